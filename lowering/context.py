@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,9 @@ from kernel_dsl.ir import KernelIR, MemorySpace, Op, RefType, Region, Value, Yie
 from kernel_dsl.lazy import lazy
 from kernel_dsl.ops.cluster import PeerRef
 from kernel_dsl.ops.copy import CopyGmemToSmem, CopySmemToGmem
+from kernel_dsl.ops.gather import Gather
 from kernel_dsl.ops.matrix import Wgmma
-from kernel_dsl.ops.ref import AllocBarrier, BitcastRef, Store
+from kernel_dsl.ops.ref import AllocBarrier, BitcastRef, Load, Store
 from kernel_dsl.ops.remote import RemoteRef
 from kernel_dsl.ops.threads import InlinePtx
 from kernel_dsl.source import Loc
@@ -60,6 +61,7 @@ class Context(Position):
         self.accumulator_names: list[AccumulatorNames] = []
         self.fragments: dict[Value, Regs] = {}  # the registers of values that wgmma reads
         self.region_stack: list[Region] = []
+        self._loaded: dict[Region, set[Value]] = {}  # by region: what its ops load, and compute from that
         self.workspaces: list[Workspace] = []  # hidden GMEM, %ws0 ...
         self.scratch: dict[Value, GmemScratch] = {}  # Refs to it
         self.arrays: list[Value] = []  # the GMEM arguments, as the launch counts them
@@ -81,6 +83,17 @@ class Context(Position):
             rule(self, op)
         self.region_stack.pop()
         return list(region.yields)
+
+    def just_loaded(self, values: Sequence[Value]) -> bool:
+        """Whether one of these values is computed from a load in the innermost region."""
+        region = self.region_stack[-1]
+        found = self._loaded.get(region)
+        if found is None:
+            found = self._loaded[region] = set()
+            for op in region.ops:
+                if isinstance(op, (Load, Gather)) or not found.isdisjoint(op.values()):
+                    found.update(op.results)
+        return not found.isdisjoint(values)
 
     def regs(self, value: Value) -> Regs:
         return self.values[value]

@@ -32,20 +32,34 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
     static = ScoredForward(p, t, multiprocessors, promise)
 
     def body(q: Any, k: Any, v: Any, *rest: Any, **scratch: Any) -> None:
-        shared = static
-        if p.opened:
-            number, rest = (rest[0], rest[1:]) if takes_number(p) else (None, rest)
-            table = rest[names.index("table")] if p.ragged else None
-            shared = static.at_launch(q, k, rest[names.index("page_table")] if p.page else None, table, number)
+        number, rest = (rest[0], rest[1:]) if p.opened and takes_number(p) else (None, rest)
         me, s = kd.axis_index("wg"), scratch | dict(zip(names, rest, strict=False))
-        if shared.counted:
+        if static.counted:
             s["tickets"] = kd.get_global(kd.SemaphoreType.REGULAR)
-        if shared.shared is not None:
-            s["shared_turns"] = kd.get_global(kd.SemaphoreType.REGULAR((shared.shared.count, t.consumers)))
+        if static.shared is not None:
+            s["shared_turns"] = kd.get_global(kd.SemaphoreType.REGULAR((static.shared.count, t.consumers)))
         out, *lse = rest[len(names) :]
+
+        def launched() -> ScoredForward:
+            """The roles for these sizes. Computed before the branches, numbers of tiles live in the producer's few registers
+            until the consumers begin.
+            """
+            return static.at_launch(q, k, s.get("page_table"), s.get("table"), number) if p.opened else static
+
+        def produce() -> None:
+            launched().produce(q, k, v, s)
+
+        def consume() -> None:
+            launched().consume(me, out, lse[0] if lse else None, s)
+
         with reading(s):
-            kd.when(me == t.consumers)(lambda: shared.produce(q, k, v, s))
-            kd.when(me < t.consumers)(lambda: shared.consume(me, out, lse[0] if lse else None, s))
+            if (
+                p.page
+            ):  # in one branch: nothing of the consumers lives in the registers of a producer that needs them all
+                kd.cond(me == t.consumers, produce, consume)
+            else:
+                kd.when(me == t.consumers)(produce)
+                kd.when(me < t.consumers)(consume)
 
     def outputs(splits: Any, batch: Any, queries: Any) -> Any:
         parts = batch, p.heads * splits, queries

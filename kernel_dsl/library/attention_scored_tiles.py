@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_opened import at_launch, most_of, takes_number
+from .attention_opened import SMALLEST, at_launch, most_of, takes_number
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace, clear_rows
 from .attention_scored_config import (
@@ -97,7 +97,7 @@ class ScoredTiles:
         if self.t.consumers == 1:
             return (200, 56) if self.parts > 1 or self.finds_places else self.t.registers
         if self.t.consumers == 2:
-            return (216, 72) if self.parts > 1 else self.t.registers
+            return (216, 72) if self.p.page else self.t.registers
         held = self.t.block_kv * 3 // 4 + self.v_dim // 2
         gives = self.parts > 1 or (self.finds_places and held <= MOST_HELD)
         return (152, 56) if gives and self.t.consumers == 3 else self.t.registers
@@ -171,8 +171,14 @@ class ScoredTiles:
         same = () if self.p.ragged else ("queries", "line") if self.p.cache else ("queries", "keys", "line")
         names = [name for name in MOVING if name not in same and not isinstance(getattr(made, name), int)]
 
+        bounds: dict[str, int] = {}  # known of the first tile, and lost in SMEM; without them page numbers take 64 bits
+        if self.p.page:
+            steps = self.most // 16 + 1
+            bounds = {"head": self.p.heads - 1, "number": self.most // SMALLEST, "begin": steps, "count": steps}
+            bounds |= {"queries": self.most, "keys": self.most}
+
         def tile_of(fields: tuple[Any, ...]) -> ScoredTile:
-            found = dict(zip(names, fields, strict=True))
+            found = {n: kd.clip(x, 0, bounds[n]) if n in bounds else x for n, x in zip(names, fields, strict=True)}
             if not self.p.ragged:
                 found["line"] = found["number"]
             return replace(made, **found, first=self.first_of(found["number"]))
@@ -371,14 +377,16 @@ class ScoredTiles:
             rows = kd.ds(first, t.block_kv)
             kd.copy_gmem_to_smem(source.at[p.key_rows(tile.batch, kv_head, rows, columns)], target, loaded)
             return
+        page = pages[0] if self.parts > 1 else pages
         for part, start in enumerate(range(0, t.block_kv, self.chunk)):
-            page = pages[part] if self.parts > 1 else pages
+            following = pages[part + 1] if part + 1 < self.parts else page  # it arrives while this copy is issued
             inside = 0 if self.chunk == p.page else kd.multiple_of(kd.rem(first + start, p.page), self.chunk)
             rows = kd.ds(inside, self.chunk)
             if self.promise:  # the interpreter reports missing pages
                 kd.optimization_barrier(kd.load(source, (page, 0, 0, 0), bounds="promise"))
             view = source.at[p.key_rows(page, kv_head, rows, columns)]
             kd.copy_gmem_to_smem(view, target.at[kd.ds(start, self.chunk)], loaded)
+            page = following
 
     def fetch_tail(self, fetch: Any, target: Any, loaded: Any, count: Any, s: dict[str, Any]) -> None:
         """Load values. The first `count` belong to this sequence. The others may be infinite, so they are replaced by

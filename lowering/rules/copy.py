@@ -12,6 +12,7 @@ from kernel_dsl.compiled import OobFill, ScratchMapParam, Swizzle, TensorMapPara
 from kernel_dsl.errors_hopper import TmaRule
 from kernel_dsl.extents import factor_of, is_fixed
 from kernel_dsl.ir import Op, RefType, Value
+from kernel_dsl.layout import LANE_BITS
 from kernel_dsl.ops.copy import (
     CopyGmemToSmem,
     CopySmemToGmem,
@@ -50,10 +51,25 @@ def _hint(ctx: Context, hint: str, place: int) -> tuple[str, str, Regs]:
     return ".L2::cache_hint", f", ${place}", [ctx.e.i64(_POLICIES[hint])]
 
 
-def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None]) -> None:
-    """Run `body` in the warpgroup's first lane if the predicate holds."""
-    go = ctx.e.all(ctx.first_lane(), None if predicate is None else ctx.scalar(predicate))
-    ctx.e.only_where(go, body)
+def _elected(ctx: Context, predicate: Value | None, body: Callable[[], None], loaded: bool = False) -> None:
+    """Run `body` in one lane of the warpgroup's first warp if the predicate holds: in the first lane, or the one that the
+    warp elects.
+
+    ptxas does not know that the first lane is alone, and issues a copy in a loop over lanes whose operands it takes to
+    differ. It knows that of an elected lane. `loaded`: the copy waits for a number from memory. Such copies follow one
+    another, each with a number of its own, and the loops would take longer than the copies.
+    """
+    given = None if predicate is None else ctx.scalar(predicate)
+    if not loaded or ctx.warp_level:
+        ctx.e.only_where(ctx.e.all(ctx.first_lane(), given), body)
+        return
+
+    def elect() -> None:
+        (alone,) = ctx.e.ptx("elect.sync _|$0, -1;", results=["i1"])
+        ctx.e.only_where(alone, body)
+
+    warp = ctx.first_lanes(ctx.local_thread().once >> LANE_BITS)
+    ctx.e.only_where(ctx.e.all(warp.once.equal(0), given), elect)
 
 
 def _coordinates(ctx: Context, ref: Value, start: Regs, pieces: Cut, box: boxes.CopyBox) -> Regs:
@@ -168,7 +184,7 @@ def _load(ctx: Context, op: CopyGmemToSmem) -> None:
                 ctx, op, param, _coordinates(ctx, op.src, start, pieces, box), address + box.smem, barrier, part
             )
 
-    _elected(ctx, op.predicate, issue)
+    _elected(ctx, op.predicate, issue, ctx.just_loaded(op.src_offsets))
 
 
 def _load_plan(ctx: Context, op: CopyGmemToSmem, refuse: Refuse) -> tuple[_Part, Cut, Window]:

@@ -347,3 +347,27 @@ def test_copies_of_nothing(rows: int, interpret: Any, rng: Any) -> None:
 
     out, same = kernel(random(rng, (rows, 32), f32), interpret=interpret)
     assert (out == 1).all() and (same == 3).all()
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_an_elected_lane_copies_rows_whose_numbers_were_just_loaded(loaded: bool, interpret: Any, rng: Any) -> None:
+    """Copies follow one another, each at a number of its own; without an election ptxas puts each into a loop."""
+
+    @kd.kernel(
+        out_type=lambda rows, x: kd.ShapeDtypeStruct((rows.shape[0] * 4, 64), f32),
+        grid=lambda rows, x: (rows.shape[0],),
+        scratch_types=[kd.SMEM((4, 64), f32), kd.Barrier(num_arrivals=2)],
+    )
+    def kernel(rows: Any, x: Any, out: Any, tile: Any, ready: Any) -> None:
+        block = kd.program_id(0)
+        for half in range(2):
+            row = rows[block] + half * 2 if loaded else block * 4 + half * 2
+            kd.copy_gmem_to_smem(x.at[kd.ds(row, 2)], tile.at[kd.ds(half * 2, 2)], ready, predicate=block >= 0)
+        kd.barrier_wait(ready)
+        out[kd.ds(block * 4, 4)] = tile[...]
+
+    x = rng.standard_normal((50, 64)).astype(np.float32)
+    rows = np.array([3, 46, 0, 17] if loaded else [0, 4, 8, 12], np.int32)
+    expected = np.concatenate([x[row : row + 4] for row in rows])
+    np.testing.assert_array_equal(kernel(rows, x, interpret=interpret), expected)
+    assert ("elect.sync" in kernel.lower(rows, x, target="sm_90a").ptx) == loaded

@@ -120,3 +120,25 @@ def test_pages_do_not_spill(dim: int, page: int, ragged: bool) -> None:
     options |= {"q_seqlens": kd.ShapeDtypeStruct((3,), kd.int32)} if ragged else {}
     compiled = kd.library.attention.lower(q, k, k, **options, return_lse=True, target="sm_90a").compile()
     assert compiled.resources.spills == 0 and not compiled.remarks
+
+
+@pytest.mark.parametrize("causal", [False, "bottom_right"])
+@pytest.mark.parametrize("page", [8, 16, 64, 128, 256])
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
+@pytest.mark.sampled(12)
+def test_pages_of_any_length_do_not_spill(dim: int, page: int, causal: Any) -> None:
+    """The kernel of the second lengths, whose counter hands out tiles to the blocks."""
+    attention = type(kd.library.attention)()
+    given, q, k = AttentionOptions(), None, None
+    for batch in (40, 64):
+        q = kd.ShapeDtypeStruct((batch, 16, 300, dim), bf16)
+        k = kd.ShapeDtypeStruct((batch * 4096 // page, 4, page, dim), bf16)
+        table = kd.ShapeDtypeStruct((batch, 4096 // page), kd.int32)
+        lengths = kd.ShapeDtypeStruct((batch,), kd.int32)
+        given = AttentionOptions(causal=causal, page_table=table, kv_seqlens=lengths)
+        plan = attention._plan(q, k, k, given, False, None, "sm_90a")
+    assert plan.opened
+    stages = plan.lower(q, k, k, given, "sm_90a")
+    assert any(op.op_name == "atomic_rmw" for op in stages.ir.walk())
+    compiled = stages.compile()
+    assert compiled.resources.spills == 0 and not compiled.remarks
