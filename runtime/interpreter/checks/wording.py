@@ -104,7 +104,8 @@ def described(
         kind, fix = HazardKind.RACE_TMEM, _ORDER
     now = "written" if writes else "read"
     before = "read" if earlier_reads else "written"
-    what = f"{shadow.name(a, row, granule)} is {now} while nothing orders that after it was {before}"
+    later, earlier = "write" if writes else "read", "read" if earlier_reads else "write"
+    what = f"{shadow.name(a, row, granule)} is {now}, and nothing orders this {later} after an earlier {earlier}"
     if fence:
         how = "read by ordinary loads" if earlier_reads else "written by ordinary stores"
         what = (
