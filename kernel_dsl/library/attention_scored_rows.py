@@ -11,7 +11,8 @@ import kernel_dsl as kd
 from .attention_captured import function_of
 from .attention_scored_config import listed
 from .attention_scored_tiles import ScoredTile, ScoredTiles
-from .attention_sizes import LOG2E, ROWS, SLACK
+from .attention_sizes import LOG2E, ROWS
+from .attention_step import column_groups, softmax_step
 
 if TYPE_CHECKING:
     from .attention_linear import Linear
@@ -34,30 +35,12 @@ def exp2_by_fma(x: Any) -> Any:
 class ScoredRows(ScoredTiles):
     """What the rows of all tiles share: their softmax, their scales, and which steps they see."""
 
-    def softmax(self, x: Any, unit: Any, added: Any, top: Any, total: Any) -> tuple[Any, Any, Any, Any]:
-        """As in `attention_step.py`: (weights, the factor of earlier weights, maximum so far, sum so far).
-
-        `added`: the number to add to all scores, or None.
-        """
-        highest = kd.max(x, axis=1)
-        new_top = kd.maximum(top, highest if added is None else highest + added)
-        new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-        base = (new_top if added is None else new_top - added) * unit
-        weights = self.weights(kd.fma(x, unit, -base[:, None]))
-        fade = kd.exp2((top - new_top) * unit)
-        first, *parts = self.groups(weights)
-        return weights, fade, new_top, sum(parts, kd.fma(total, fade[:, None], first))
-
-    def groups(self, x: Any) -> list[Any]:
-        """Groups of 8 columns. Each lane holds two columns of a group, so sums over groups stay in a lane."""
-        return [x[:, i : i + 8] for i in range(0, self.t.block_kv, 8)]
-
     def weights(self, x: Any) -> Any:
         """2 ** x. Some columns use multiply-adds while others use the exponential unit."""
         every = self.t.polynomial
         if every is None:
             return kd.exp2(x)
-        made = [exp2_by_fma(y) if n % every == every - 1 else kd.exp2(y) for n, y in enumerate(self.groups(x))]
+        made = [exp2_by_fma(y) if n % every == every - 1 else kd.exp2(y) for n, y in enumerate(column_groups(x))]
         return kd.concatenate(made, axis=1)
 
     def scale(self, tile: ScoredTile, name: str, s: dict[str, Any]) -> Any:
@@ -192,12 +175,12 @@ class RowScores:
                 fresh = kernel.weights(self.masked(x * self.unit, index, place, whole, -math.inf))
             else:  # the mask comes last, so that the instructions of both functions mix
                 fresh = self.masked(kernel.weights(x * self.unit), index, place, whole, 0.0)
-            fresh, total = kd.optimization_barrier(fresh, sum(kernel.groups(fresh), total))
+            fresh, total = kd.optimization_barrier(fresh, sum(column_groups(fresh), total))
             return fresh, None, top, total
         x, added = self.masked(x, index, place, whole, -math.inf), None
         if self.linear is not None:
             added = self.linear.at(self.first, index * block_kv) * (LOG2E / self.factor if self.seeded else LOG2E)
-        return kd.optimization_barrier(*kernel.softmax(x, self.unit, added, top, total))
+        return kd.optimization_barrier(*softmax_step(x, top, total, self.unit, added=added, power=kernel.weights))
 
     def logarithms(self, top: Any) -> Any:
         """Maxima as base-2 logarithms of weights."""

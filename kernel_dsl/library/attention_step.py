@@ -13,6 +13,35 @@ from .attention_sizes import LOWEST, ROWS, SLACK
 from .stage_product import following_slot
 
 
+def column_groups(x: Any) -> list[Any]:
+    """Groups of 8 columns. Each lane holds two columns of a group, so sums over groups stay in a lane."""
+    return [x[:, i : i + 8] for i in range(0, x.shape[1], 8)]
+
+
+def softmax_step(
+    x: Any, top: Any, total: Any, unit: Any, *, added: Any = None, wait: Any = None, power: Any = None
+) -> tuple[Any, Any, Any, Any]:
+    """(weights, the factor of earlier weights, maximum so far, sum so far) with one more block of scores (rows, keys).
+
+    `unit`: of scores as exponents of 2. The maximum changes only if weights would exceed 2 ** SLACK; the division at the end
+    corrects that. `added`: the number to add to all scores, or None. `wait()` is called after the maximum. `power(x)`: 2 ** x
+    by other means than the exponential unit's.
+    """
+    highest = kd.max(x, axis=1)
+    new_top = kd.maximum(top, highest if added is None else highest + added)
+    new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
+    if wait is not None:
+        new_top = kd.optimization_barrier(new_top)
+        wait()
+    base = (new_top if added is None else new_top - added) * unit
+    weights = (power or kd.exp2)(kd.fma(x, unit, -base[:, None]))
+    # subtract first: rows without keys so far must have exactly the factor 1
+    fade = kd.exp2((top - new_top) * unit)
+    # each lane sums its own columns; the sums of lanes are added after the last block
+    first, *others = column_groups(weights)
+    return weights, fade, new_top, sum(others, kd.fma(total, fade[:, None], first))
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """The steps of a consumer of 64 queries: `block` keys each, out of rings of `stages`.
@@ -86,7 +115,9 @@ class StepPlan:
         values_there = partial(kd.barrier_wait, s["v_loaded"].at[following])
         if self.wait == "first":
             values_there()
-        fresh, fade, top, total = self._softmax(x, top, total, values_there if self.wait == "middle" else None)
+        fresh, fade, top, total = softmax_step(
+            x, top, total, self.scale, wait=values_there if self.wait == "middle" else None
+        )
         # the softmax runs beside the product, because the assembler moves no instruction across a barrier's loop
         fresh, fade, top, total = kd.optimization_barrier(fresh, fade, top, total)
         if self.wait == "last":
@@ -96,21 +127,3 @@ class StepPlan:
         kd.barrier_arrive(s["v_consumed"].at[slot], index > 0)
         sums.scale_rows(fade)
         return following, kd.optimization_barrier(fresh.astype(self.dtype)), top, total
-
-    def _softmax(self, x: Any, top: Any, total: Any, wait: Callable[[], None] | None) -> tuple[Any, Any, Any, Any]:
-        """(weights, the factor of earlier weights, maximum so far, sum so far) with one more block of scores.
-
-        The maximum changes only if weights would exceed 2 ** SLACK; the division at the end corrects that. `wait` is
-        called after the maximum.
-        """
-        new_top = kd.maximum(top, kd.max(x, axis=1))
-        new_top = kd.where((new_top - top) * self.scale > SLACK, new_top, top)
-        if wait is not None:
-            new_top = kd.optimization_barrier(new_top)
-            wait()
-        weights = kd.exp2(kd.fma(x, self.scale, -(new_top * self.scale)[:, None]))
-        # subtract first: rows without keys so far must have exactly the factor 1
-        fade = kd.exp2((top - new_top) * self.scale)
-        # each lane sums its own columns; the sums of lanes are added after the last block
-        parts = [weights[:, i : i + 8] for i in range(0, self.block, 8)]
-        return weights, fade, new_top, sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))

@@ -20,7 +20,8 @@ from kernel_dsl.dtypes import FP8
 from ..kernel import identified
 from ..layout import pow2_ceil
 from .attention_scored_config import lanes_of, swizzled
-from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
+from .attention_sizes import LOG2E, LOWEST, ROWS
+from .attention_step import softmax_step
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import SUMS, DecodeProblem, chunks, parts_type
 from .stage_product import following_slot
@@ -286,16 +287,11 @@ class _Decode:
             x = s_acc[...]
             x, _ = p.scored(x if factor is None else x * factor[:, None], k_scale)
             x = hidden(x, (s["begin"] + number) * t.block)
-            new_top = kd.maximum(top, kd.max(x, axis=1))
-            new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-            weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
-            fade = kd.exp2((top - new_top) * unit)
-            parts = [weights[:, i : i + 8] for i in range(0, t.block, 8)]
-            total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+            weights, fade, top, total = softmax_step(x, top, total, unit)
             o_acc.scale_rows(fade)
             kd.barrier_wait(s["v_loaded"].at[slot])
             kd.wgmma(o_acc, weights.astype(self.dtype), s["v_smem"].at[slot])
-            return following_slot(slot, t.stages), new_top, total
+            return following_slot(slot, t.stages), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             top = kd.layout_cast(kd.full((ROWS,), LOWEST, kd.float32), kd.Layout.WGMMA_ROW)

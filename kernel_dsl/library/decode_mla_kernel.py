@@ -19,7 +19,8 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .attention_problem import clear_rows
 from .attention_scored_config import swizzled
-from .attention_sizes import LOG2E, LOWEST, ROWS, SLACK
+from .attention_sizes import LOG2E, LOWEST, ROWS
+from .attention_step import softmax_step
 from .decode_kernel import split_count
 from .decode_opened import at_launch, declared, of_call
 from .decode_problem import DIM, SUMS, V_DIM, MlaProblem, parts_type
@@ -123,12 +124,7 @@ class _Mla:
             kd.wgmma_wait(0)
             left = s["keys"] - (s["begin"] + number) * t.block
             x = kd.cond(left >= t.block, lambda x: x, lambda x: kd.where(column < left, x, -math.inf), s_acc[...])
-            new_top = kd.maximum(top, kd.max(x, axis=1))
-            new_top = kd.where((new_top - top) * unit > SLACK, new_top, top)
-            weights = kd.exp2(kd.fma(x, unit, -(new_top * unit)[:, None]))
-            fade = kd.exp2((top - new_top) * unit)
-            parts = [weights[:, i : i + 8] for i in range(0, t.block, 8)]
-            total = sum(parts[1:], kd.fma(total, fade[:, None], parts[0]))
+            weights, fade, top, total = softmax_step(x, top, total, unit)
             weights = weights.astype(p.dtype)
             kd.when(number > 0)(partial(kd.barrier_wait, s["weights_taken"]))
             s["weights"][...] = weights
@@ -139,7 +135,7 @@ class _Mla:
             kd.wgmma(o_acc, weights, tile.at[:, kd.ds(0, HALF)])
             kd.wgmma_wait(0)  # before the next scores: this releases the place for the keys after the next early
             kd.barrier_arrive(s["consumed"].at[slot])
-            return following_slot(slot, STAGES), new_top, total
+            return following_slot(slot, STAGES), top, total
 
         def run(s_acc: Any, o_acc: Any) -> Any:
             kd.barrier_wait(s["q_loaded"])
