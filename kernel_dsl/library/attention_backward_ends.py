@@ -12,6 +12,7 @@ from ..kernel import identified
 from ..layout import pow2_ceil
 from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, padded
 from .attention_sizes import LOG2E, AttentionProblem
+from .part_sums import sum_of_parts
 
 ELEMENTS = 4096  # of a block
 TOGETHER = 4  # parts that are loaded together, where each call gives their number
@@ -126,7 +127,7 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
         head = kd.program_id(0)
         here = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), kd.ds(kd.program_id(1) * rows, rows)
         for parts, out in ((dk_parts, dk), (dv_parts, dv)):
-            out[here] = sum_of_parts(parts, here, None if p.opened else splits).astype(p.dtype)
+            out[here] = sum_of_splits(parts, here, None if p.opened else splits).astype(p.dtype)
 
     shape = (p.batch, p.kv_heads, p.keys, p.dim)
     like_k = kd.ShapeDtypeStruct(shape, p.dtype)
@@ -140,18 +141,6 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     return identified(made, problem, splits)
 
 
-def sum_of_parts(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
-    """The sum over parts at one place, in order. With `splits` None the launch gives their number."""
-    if splits is None:
-
-        def some(turn: Any, total: Any) -> Any:
-            """Add several parts, whose loads are in flight together; there are zeros after the last one."""
-            for part in [parts[(turn * TOGETHER + i, *here)] for i in range(TOGETHER)]:
-                total = total + part
-            return total
-
-        return kd.fori_loop(1, kd.cdiv(parts.shape[0], TOGETHER), some, some(0, 0.0))
-    total = parts[(0, *here)]
-    for split in range(1, splits):
-        total = total + parts[(split, *here)]
-    return total
+def sum_of_splits(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
+    """The sum over splits at one place, in order. With `splits` None the launch gives their number."""
+    return sum_of_parts(lambda number: parts[(number, *here)], splits or parts.shape[0], splits or TOGETHER)

@@ -14,7 +14,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from .attention_backward_consumers import narrow_consumers, wide_consumers
-from .attention_backward_ends import SUMMED, centre, sum_of_parts
+from .attention_backward_ends import SUMMED, centre, sum_of_splits
 from .attention_backward_order import (
     EIGHT,
     KEYS,
@@ -288,7 +288,7 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
         head = kd.program_id(0)
         batch, kv_head = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         here = kd.ds(kd.program_id(1) * rows, rows)
-        total = sum_of_parts(parts, (batch, kv_head, here), None if p.opened else splits)
+        total = sum_of_splits(parts, (batch, kv_head, here), None if p.opened else splits)
         out[p.rows(batch, kv_head, here)] = total.astype(p.dtype)
 
     made = kd.kernel(

@@ -14,6 +14,7 @@ from .any_rows import declared, of_sums, open_sizes, opened
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
 from .first_sizes import dim_of, is_open, most_of
+from .part_sums import sum_of_parts
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
@@ -98,17 +99,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
             if p.parts == 1:
                 return partial[(*batch, rows, columns)]
 
-            def added(total: Any, first: Any, numbers: range) -> Any:
-                for number in numbers:
-                    total = total + part(first + number)
-                return total
-
-            together = in_flight(p.parts, tile_m)
-            total = added(part(0), 0, range(1, together))
-            if p.parts == together:
-                return total
-            rest = p.parts // together
-            return kd.fori_loop(1, rest, lambda group, total: added(total, group * together, range(together)), total)
+            return sum_of_parts(part, p.parts, in_flight(p.parts, tile_m))
 
         sums = [whole(partial) for partial in refs[:count]]
         tile = drawn(sums[0], p, extra, Tile(rows, columns, (*p.batch, p.M, p.N), tuple(batch), peak=peak), TILE_N)

@@ -14,6 +14,7 @@ import kernel_dsl as kd
 from ..kernel import identified
 from .conv_problem import MOST, ConvProblem, results_of
 from .first_sizes import dim_of, is_open
+from .part_sums import sum_of_parts
 
 PIXELS, STEP = 64, 32  # pixels of a tile; terms of the sum in a step
 COLUMNS = 64  # the most columns of a tile
@@ -272,17 +273,7 @@ def wgrad_sum_kernel(problem: ConvProblem, parts: int) -> Any:
         count = partial.shape[0] if p.opened else parts
         sums, out = partial if p.opened else partial.reshape(parts, size), dw.reshape(size)
         mine = kd.ds(kd.program_id(0) * SUMMED, SUMMED)
-
-        def add(first: Any, total: Any, together: int) -> Any:
-            for x in [sums[first + i, mine] for i in range(together)]:
-                total = total + x
-            return total
-
-        many = kd.div(count, IN_FLIGHT)
-        total = kd.zeros((SUMMED,), kd.float32)
-        total = kd.fori_loop(0, many, lambda n, total: add(n * IN_FLIGHT, total, IN_FLIGHT), total)
-        total = kd.fori_loop(many * IN_FLIGHT, count, lambda part, total: add(part, total, 1), total)
-        out[mine] = total.astype(p.dtype)
+        out[mine] = sum_of_parts(lambda number: sums[number, mine], count, IN_FLIGHT).astype(p.dtype)
 
     made = kd.kernel(
         body,

@@ -1,0 +1,25 @@
+"""The sum of partial results, which several kernels have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import kernel_dsl as kd
+
+
+def sum_of_parts(part: Callable[[Any], Any], count: Any, together: int) -> Any:
+    """part(0) + part(1) + … in order, of `count` parts, 1 or more. The loads of `together` parts are in flight at once.
+
+    `part(number)` loads a part. If `count` is traced, the last loads may go beyond it: `part` gives zeros there. Of a known
+    number, the last loads are those that are left, because masks in the loop would cost up to a fifth of its time.
+    """
+    known = isinstance(count, int)
+    turns, rest = divmod(count, together) if known else (kd.cdiv(count, together), 0)
+
+    def loaded(first: Any, number: int) -> list[Any]:
+        return [part(first + i) for i in range(number)]
+
+    head, *others = loaded(0, min(count, together) if known else together)
+    total = kd.fori_loop(1, turns, lambda turn, total: sum(loaded(turn * together, together), total), sum(others, head))
+    return sum(loaded(count - rest, rest), total) if rest and turns else total
