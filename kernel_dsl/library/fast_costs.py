@@ -62,6 +62,9 @@ EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
 LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
 LINE_STORE = {1: 0.14, 2: 0.062, 4: 0.058, 8: 0.058}
 LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes store, if few steps hide its start
+# clocks more of the last tile if a consumer has 128 rows, and TMA stores rows that cut sectors: for up to WIDE columns, for more.
+# 1736 x 4888 x 568 TT took 31.2 us in 256 x 144, 26.3 in 192 x 192; 5464 x 1752 x 1528 TT 60.1 in 256 x 176, 52.4 in 256 x 160
+HIGH_STORE, HIGH_STORE_WIDE, WIDE = 3000, 5500, 160
 # columns, and the part that such a tile of half of them takes more, because it stores shorter pieces of rows
 WIDEST_TILE, PIECES = 256, 0.12
 # steps of a tile up to which turns take longer, and the factor; so they do where lanes store
@@ -73,7 +76,9 @@ SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side
 SLIVER = 32  # columns: a product of fewer takes as long, because it still reads its other operand from SMEM
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
 BETWEEN = (96, 112, 144, 160, 176, 208, 224, 240)
-UNEVEN = 1.02  # the least predicted gain for such a width where loads are even: many sizes then share few kernels
+# the least predicted gain for such a width if loads are even and parts of K have LONG steps: sizes then share kernels.
+# In 14 of 15 shorter products it cost 1 to 14 %: 896 x 512 x 6336 NT took 20.7 us with it, 18.1 without
+UNEVEN, LONG = 1.02, 32
 TALLER = 1.04  # the same for tiles that three consumers share
 LOWERED = 1.01  # the same for low tiles, beside which a consumer idles
 CHUNK = 100  # clocks for each part of a tile in its store; narrow tiles have many parts
@@ -114,13 +119,15 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     bytes_ += 0.0 if reads == EVEN else _cut_bytes(p, t, sides)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
     work += TOGETHER if together > 1 else 0.0
+    if ragged and t.rows > 64 and t.tile_n in BETWEEN:
+        work += HIGH_STORE if t.tile_n <= WIDE else HIGH_STORE_WIDE
     work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
     if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)
     made *= LOWERED if t.low_tiles else 1.0
     made *= CUT_ALONE if t.consumers == 1 and min(reads) >= BROKEN else 1.0
-    made *= UNEVEN if reads == EVEN and t.tile_n in BETWEEN and not p.scaled else 1.0
+    made *= UNEVEN if reads == EVEN and t.tile_n in BETWEEN and steps >= LONG and not p.scaled else 1.0
     made *= TALLER if t.consumers > 2 and not p.scaled and not p.promoted else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
     return made * (CUT_TURNS if t.ping_pong and reads != EVEN else 1.0)
