@@ -70,17 +70,10 @@ def sums_of_any_size(x: Any, out: Any) -> None:
     out[kd.program_id(0)] = total.sum() / x.shape[1]
 
 
-@case(
-    Spec((5, 3, 64), f32),
-    out_type=Spec((ROWS, 3, 64), f32),
-    grid=(ROWS, 3),
-    grid_names=("i", "j"),
-    shapes={"x": (ROWS, 3, 64)},
-)
+@case(Spec((5, 3), f32), out_type=Spec((ROWS, 3), f32), grid=(ROWS, 3), grid_names=("i", "j"), shapes={0: (ROWS, 3)})
 def points_of_any_grid(x: Any, out: Any) -> None:
-    @kd.dynamic_scheduling_loop(("i", "j"))
-    def _(info: Any) -> None:
-        out[info.index] = x[info.index] * 2.0
+    loop = kd.dynamic_scheduling_loop(("i", "j"))
+    loop(lambda info: kd.store(out, info.index, x[info.index] * 2.0))
 
 
 @case(Spec((4096,), bf16), out_type=Spec((4096,), bf16), grid=(2,))
