@@ -31,6 +31,7 @@ class Reads:
         self.divisors: dict[tuple[int, int], int] = {}  # the power of two that is known to divide each of these extents
         self.leasts: dict[tuple[int, int], int] = {}  # lower bounds of extents, on which the code relies
         self.assumed: set[tuple[int, int]] = set()  # extents that some code takes from the launch
+        self.mapped: set[tuple[int, int]] = set()  # extents that tensor maps take
         self.points: dict[tuple[int, ...], int] = {}  # the most points along these axes of the grid
         self.widths: set[tuple[int, int]] = set()  # extents whose traced integers have 32 bits, or 64 where they must
 
@@ -155,7 +156,7 @@ class Extent(Unread):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Unread):
             return self is other or (isinstance(other, Extent) and self.place == other.place)
-        return operator.index(self) == other
+        return self.reads is not None and operator.index(self) == other  # after the trace it has no value
 
     def __hash__(self) -> int:
         return hash(self.place)
@@ -185,6 +186,23 @@ class Extent(Unread):
             return False
         self.reads.leasts[self.place] = max(index + 1, self.reads.leasts.get(self.place, 0))
         return True
+
+    def map(self, unit: int) -> None:
+        """Let each launch pass it to a tensor map: from now on, the key says that it is no 0 and fits 32 bits. `unit`: the
+        power of two whose common divisor with it the code needs.
+        """
+        assert self.reads is not None
+        self.assume()
+        self.exceeds(0)
+        if unit > 1:
+            self.unit(unit)
+        self.reads.widths.add(self.place)
+        self.reads.mapped.add(self.place)
+
+    def keep(self, reads: Reads) -> None:
+        """Keep the facts that the key has: a lowered tensor map needs them."""
+        object.__setattr__(self, "least", max(self.least, reads.leasts.get(self.place, 0)))
+        object.__setattr__(self, "divisor", gcd(self.value, reads.divisors.get(self.place, 1)))
 
     def narrowed(self) -> Extent:
         """The extent for a traced integer: of a declared one as it is, else the key says whether it fits 32 bits."""

@@ -19,9 +19,10 @@ from .dataclass import dataclass
 from .dtypes import DType
 from .facts import Range, any_of
 from .layout import Layout
+from .mapped import is_mapped
 from .memory import MemorySpace
 from .source import UNKNOWN, Loc
-from .target import Feature
+from .target import DEFAULT, Feature, Target
 
 # --- types ---------------------------------------------------------------------------------------
 
@@ -288,6 +289,11 @@ class Op(_Declared):
         return tuple(out)
 
     @property
+    def maps(self) -> bool:
+        """Whether it accesses GMEM by a tensor map on every target that can: the launch passes extents to that."""
+        return False
+
+    @property
     def low_bits(self) -> bool:
         """Whether the result is low bits of an integer, which are right also where that overflowed."""
         return False
@@ -409,11 +415,16 @@ def buffer_of(ref: Value) -> Value:
     return ref
 
 
-def read_sizes(ref: Value, dims: bool) -> None:
-    """Make the extents of a Ref's buffer, except the `dims`, part of the key: the code needs their values."""
+def read_sizes(ref: Value, op: Op, target: Target | None) -> None:
+    """Make the extents of a Ref's buffer part of the key, except those that the launch may pass to the op: the code needs
+    their values.
+    """
     type: RefType = ref.type
+    maps = op.maps and (target or DEFAULT).supports(Feature.TMA)
+    if maps and is_mapped(type.shape, type.contiguous, type.dtype.itemsize):
+        return
     for size in type.shape:
-        if not (dims and getattr(size, "declared", False)):
+        if not (op.any_dim and getattr(size, "declared", False)):
             operator.index(size)
 
 

@@ -27,6 +27,7 @@ from .errors_dims import cut_along, regrouped
 from .extents import Extent, is_declared, now, seen
 from .indices import WHOLE, Slice, has_arrays, is_index, of_int, of_slice
 from .ir import MemorySpace, RefType, Value
+from .mapped import common_unit
 from .no_arithmetic import NoArithmetic
 from .regroup import NotAffine, regroup, splits
 from .shapes import Shape, infer_shape
@@ -398,12 +399,10 @@ class Ref(NoArithmetic, RefMethods):
         ):
             return 1, minor
         item = type.dtype.itemsize
-        size = self._dims[minor].size
-        unit = gcd(16, type.alignment)
-        if isinstance(size, int):
-            unit = gcd(unit, size * item)
+        size: Any = self._dims[minor].size
+        unit = gcd(16, type.alignment, size * item if isinstance(size, int) else 0)
         strides = strides_of([_unit(n) for n in type.shape])
-        for axis, stride in reversed(list(enumerate(strides))):  # the last axes say how much of the first is asked for
+        for axis in range(last, -1, -1):  # the last axes say how much of the first is asked for
             static, value = self._starts[axis]
             moves = static != 0 or value is not None or any(d.axis == axis and d.size > 1 for d in self._dims)
             if axis == last:
@@ -413,9 +412,9 @@ class Ref(NoArithmetic, RefMethods):
                     unit = gcd(unit, value.facts.divisor * item)
             elif moves and any(isinstance(now(n), Extent) for n in type.shape[axis + 1 :]):
                 width = max(unit // item, 1)  # elements
-                unit = gcd(unit, _common_unit(type.shape[axis + 1 :], width) * item)
+                unit = gcd(unit, common_unit(type.shape[axis + 1 :], width) * item)
             elif moves:
-                unit = gcd(unit, stride * item)
+                unit = gcd(unit, strides[axis] * item)
         if unit < item:
             return 1, minor
         vector = unit // item
@@ -429,19 +428,6 @@ class Ref(NoArithmetic, RefMethods):
         if vector == 1 or minor is None:
             return Access(1, minor)
         return Access(vector, minor, not view.cuts(offsets, vector, minor))
-
-
-def _common_unit(sizes: Sequence[Any], width: int) -> int:
-    """The greatest divisor of `width`, a power of two, that is known to divide the product of extents.
-
-    An extent that no code has read is asked only for the factor that the others lack.
-    """
-    known = prod(n for n in sizes if not isinstance(now(n), Extent))
-    unit = gcd(known, width)
-    for size in reversed(sizes):
-        if unit < width and isinstance(now(size), Extent):
-            unit *= size.unit(width // unit)
-    return unit
 
 
 def _unit(size: Any) -> int:

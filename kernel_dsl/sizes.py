@@ -356,6 +356,8 @@ class SizePlan:
 
     def finish(self, ir: KernelIR) -> None:
         """Put in the values that were read. The other symbols lose their values."""
+        for place in self.reads.mapped - self.reads.values:
+            cast("Extent", self.made[place]).keep(self.reads)
         if self.made:
             for value in ir.params:
                 if isinstance(value.type, RefType):

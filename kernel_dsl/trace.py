@@ -210,7 +210,7 @@ def emit(op: _O, loc: Loc | None = None) -> _O:
         if home is not None and home.open is not trace:
             raise _escaped(value, op.loc)
         if value.type.__class__ is RefType and not op.any_size:  # tested for each operand: a call would take time
-            read_sizes(value, op.any_dim)
+            read_sizes(value, op, trace.target)
     types = op.infer()
     op.results = tuple([new_value(t, op) for t in types])
     for t, value in zip(types, op.results, strict=True):

@@ -70,6 +70,10 @@ class CopyGmemToSmem(Op, name="copy_gmem_to_smem", effect=Effect.SYNC, requires=
     meets: bool = option(False)
 
     @property
+    def maps(self) -> bool:
+        return self.barrier is not None
+
+    @property
     def start(self) -> Start | None:
         """The start along the innermost dimension of the tensor; None if the buffer's last axis is not copied."""
         axis = _innermost(self.src_view, self.dst_view, self.dst.type)
@@ -97,6 +101,10 @@ class CopySmemToGmem(Op, name="copy_smem_to_gmem", effect=Effect.SYNC, requires=
     hint: str = attr("")
 
     @property
+    def maps(self) -> bool:
+        return True
+
+    @property
     def start(self) -> Start | None:
         """The start along the innermost dimension of the tensor; None if the buffer's last axis is not copied."""
         axis = _innermost(self.dst_view, self.src_view, self.src.type)
@@ -113,6 +121,10 @@ class Prefetch(Op, name="async_prefetch", effect=Effect.READ, requires=Feature.T
     src_offsets: tuple[Value, ...] = operands()
     predicate: Value | None = operand()
     src_view: View = attr()
+
+    @property
+    def maps(self) -> bool:
+        return True
 
 
 def _predicate(predicate: Any, op: str) -> Array | None:
