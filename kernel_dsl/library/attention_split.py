@@ -33,13 +33,13 @@ _kept = KeptConfigs()
 
 FEW = 8  # with fewer tiles a multiprocessor, other tiles than `default_config`'s are considered
 # with as many queries or fewer, too, at these dimensions: of 1024 queries, an eighth of tiles of 192 is empty
-SHORT = {64: 2048, 128: 1024}
-# (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions up to 64 and
-# up to 128
+SHORT = {64: 2048, 128: 1024, 256: 512}
+# (configuration, time of a step, time of a tile), in microseconds of one NVIDIA H200, for head dimensions of 64, 128
+# and 256
 SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
     64: (
         (AttentionConfig(3, 128, 3, turns=True), 1.44, 1.41),
-        (AttentionConfig(4, 64, 3, turns=True), 0.99, 2.32),
+        (AttentionConfig(4, 64, 3, turns=True), 0.99, 2.40),
         (AttentionConfig(2, 128, 3, turns=True), 1.15, 1.26),
         (AttentionConfig(1, 128, 2), 1.15, 1.24),
     ),
@@ -49,7 +49,13 @@ SMALL: dict[int, tuple[tuple[AttentionConfig, float, float], ...]] = {
         (AttentionConfig(2, 128, 2, turns=True), 1.18, 2.60),
         (AttentionConfig(1, 64, 2), 0.76, 2.00),
     ),
+    256: (
+        (AttentionConfig(2, 80, 2), 1.58, 5.77),
+        (AttentionConfig(2, 64, 2), 1.28, 6.16),
+        (AttentionConfig(1, 64, 2), 0.92, 2.50),
+    ),
 }
+PAIRED = {64: (0.17, -0.22)}  # how much longer a step, and a tile, takes where two blocks share a multiprocessor
 LEAST = 2  # the fewest blocks of keys of a part
 SAVED = 8  # steps that a tile must save where keys are shared: combining the parts takes as long as two to four
 COMBINED = 2.0  # microseconds that this takes
@@ -83,7 +89,11 @@ def time_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> fl
     if p.causal:  # the mean: a tile has the steps up to its last query
         rows = range(ROWS * t.consumers, p.queries + ROWS * t.consumers, ROWS * t.consumers)
         steps = sum(min(-(-row // t.block_kv), steps) for row in rows) / max(len(rows), 1)
-    rounds = -(-tiles // (multiprocessors * blocks_together(p.dim, t)))
+    together = blocks_together(p.dim, t)
+    if together > 1 and tiles > multiprocessors * together:  # in one round, long causal tiles are soon alone
+        more = PAIRED.get(p.dim, (0.0, 0.0))
+        step, tile = step + more[0], tile + more[1]
+    rounds = -(-tiles // (multiprocessors * together))
     return rounds * (tile + step * steps) + (COMBINED if splits > 1 else 0)
 
 

@@ -166,7 +166,7 @@ def test_steps_of_causal_tiles() -> None:
     """Of long tiles the first ones have more steps than the mean of one and all suggests."""
     shapes = (64, 8, 300), (64, 4, 640), (64, 4, 900), (128, 2, 640), (128, 4, 400), (128, 4, 768)
     made = [small_config(replace(problem(b, 32, n, n, True), dim=dim), 132) for dim, b, n in shapes]
-    assert [(t.consumers, t.block_kv) for t in made] == [(1, 128), (1, 128), (3, 128), (2, 128), (1, 64), (2, 128)]
+    assert [(t.consumers, t.block_kv) for t in made] == [(1, 128), (2, 128), (3, 128), (2, 128), (1, 64), (2, 128)]
 
 
 def test_many_tiles_of_few_queries_are_smaller() -> None:
@@ -179,7 +179,31 @@ def test_many_tiles_of_few_queries_are_smaller() -> None:
 
     causal = [consumers(*case, True) for case in ((32, 300), (16, 1024), (8, 1000), (32, 2048))]
     assert causal == [1, 2, 2, 3] and [consumers(32, n, False) for n in (512, 2048)] == [2, 3]
-    assert [consumers(64, 256, *case, 64) for case in ((True,), (False,))] == [1, 4]
+    assert [consumers(64, 256, *case, 64) for case in ((True,), (False,))] == [2, 4]
+
+
+def test_blocks_that_share_a_multiprocessor() -> None:
+    """Two of one consumer are slower than one of two where they have several steps and several rounds."""
+
+    def consumers(batch: int, heads: int, length: int, causal: bool) -> int:
+        return small_config(problem(batch, heads, length, length, causal), 132).consumers
+
+    assert [consumers(64, 16, n, True) for n in (128, 512)] == [1, 2] and consumers(1, 8, 1000, True) == 1
+    assert [consumers(32, 12, 128, False), consumers(16, 16, 197, False)] == [1, 4]
+
+
+def test_tiles_of_wide_heads() -> None:
+    """Short sequences at a dimension of 256 have smaller tiles, and fewer keys a step; long ones keep theirs."""
+
+    def made(batch: int, heads: int, length: int, causal: bool) -> tuple[int, int]:
+        p = replace(problem(batch, heads, length, length, causal), dim=256)
+        found = small_config(p, 132)
+        return found.consumers, found.block_kv
+
+    causal = [made(b, 16, n, True) for b, n in ((16, 256), (64, 256), (8, 400), (8, 512), (32, 512), (4, 4096))]
+    assert causal == [(1, 64), (1, 64), (1, 64), (2, 64), (2, 64), (2, 80)]
+    full = [made(*case, False) for case in ((16, 16, 256), (8, 16, 400), (64, 16, 128), (16, 16, 197), (1, 8, 16384))]
+    assert full == [(2, 64), (2, 80), (1, 64), (2, 80), (2, 80)]
 
 
 def test_tiles_of_short_sequences_with_options() -> None:
