@@ -203,7 +203,7 @@ def attentions() -> list[Call]:
     latent = lambda: {"q": normal(1, 1, 16, 576, dtype=narrow), "cache": normal(2, 16, 576, dtype=narrow)}  # noqa: E731
     every = ("dout", "q", "k", "v", "out", "lse")
     return [
-        Call("attention", sides, {"causal": True, "return_lse": True}, far=0.1),
+        Call("attention", sides, {"causal": True, "return_lse": True}, far=0.02),
         Call("attention", lambda: sides() | {"sinks": normal(2), "bias": normal(64, 64)}, far=0.1),
         Call("attention", lambda: sides() | {"captured": normal(2)}, {}, scored, ("captured",), 0.1),
         Call("attention", lambda: eighths() | factors("q_scale", "k_scale", "v_scale"), constants=("q_scale", "k_scale", "v_scale")),
