@@ -238,11 +238,11 @@ def _axes(name: str, x: Any, shape: tuple[int, ...], depth: int) -> Axes | str |
     """The axes of an operand of a step; None for a number, a word for scales by blocks of K. Raises `BadCallArgument`,
     `BadCallValue`.
     """
-    if isinstance(x, (int, float, np.generic)):
-        if name in ("scale", "a_scale", "b_scale", "out_scale", "dropout", "operands"):
-            return None
-        raise BadCallArgument(kernel="matmul", what=f"{name} is {of_kind(x)}", hint="it is an array")
     number = "a number, or " if "scale" in name else ""
+    if isinstance(x, (int, float, np.generic)):
+        if name in ("dropout", "operands") or (number and not isinstance(x, (bool, np.bool_))):
+            return None
+        raise BadCallArgument(kernel="matmul", what=f"{name} is {of_kind(x)}", hint=f"it is {number}an array")
     check_array(x, name, f"it is {number}an array that broadcasts to {shape[-1:] if name == 'bias' else shape}")
     own = tuple(x.shape)
     if name == "bias" and own != shape[-1:]:

@@ -278,7 +278,7 @@ def scaling(items: list[tuple[str, Any]], a_rows: int, groups: int, N: int, K: i
 
 def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | str | None:
     """The axes of an operand: "0" is the axis of groups; None for a number, a word for scales by blocks of K."""
-    if name != "bias" and isinstance(x, (int, float, np.generic)):
+    if name != "bias" and isinstance(x, (int, float, np.generic)) and not isinstance(x, (bool, np.bool_)):
         return None
     rank = len(shape_of(x))
     check_array(x, name, rank, _ARRAY, None if name == "bias" else kd.float32)

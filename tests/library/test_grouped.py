@@ -315,6 +315,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, B, {"group_sizes": S, "bias": np.ones(24, np.float16)}, r"bias is \(24,\)"),
     (A, B, {"group_sizes": S, "a_scale": np.ones(15, np.float32)}, r"a_scale is \(15,\)"),
     (A, B, {"group_sizes": S, "a_scale": W.astype(np.float64)}, "a_scale is float64"),
+    (A, B, {"group_sizes": S, "a_scale": True}, "a_scale is a bool"),
     (A, B, {"group_sizes": S, "b_scale": np.ones((3, 2, 24), np.float32)}, r"b_scale is \(3, 2, 24\)"),
     (np.ones((16, 200), np.float16), np.ones((3, 200, 24), np.float16), {"group_sizes": S, "a_scale": np.ones((16, 2), np.float32)},
      "a_scale by blocks of K"),
