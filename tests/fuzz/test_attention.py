@@ -80,7 +80,12 @@ def alone(made: Attention, name: str) -> bool:
     """Whether this option and no other counts, in small arrays of 16-bit floats, and hides or moves something."""
     if {n for n in made.options if n in OPTIONS} != {name} or made.dtype not in (kd.bfloat16, kd.float16):
         return False
-    clear = {"window": lambda x: x < 9, "mask_mod": lambda x: x in ("even", "by_bits"), "softcap": lambda x: x < 2}
+    clear = {
+        "window": lambda x: x < 9,
+        "mask_mod": lambda x: x in ("even", "by_bits"),
+        "softcap": lambda x: x < 2,
+        "sinks": lambda x: not x[1],  # those of -inf are none
+    }
     return made.form == "dense" and made.dim <= 64 and clear.get(name, lambda _: True)(made.options[name])
 
 
