@@ -107,6 +107,8 @@ def test_altered_entries_are_removed_and_made_again(
         _, data = hostile.altered(source, choose)
         if sealed and len(data) > 200:
             data = seal(data, secret)
+        if data == stored:  # two equal values changed places
+            continue
         path.write_bytes(data)
         before = disk.counters.corrupt
         found = disk.get(KEY)
@@ -117,7 +119,6 @@ def test_altered_entries_are_removed_and_made_again(
         else:
             good += 1
             assert isinstance(found[0], Assembled) and problem(found[0]) == ""
-            assert sealed or data == stored
     assert sealed or not good
     assert disk.usable()
 
