@@ -282,7 +282,7 @@ def _axes(name: str, x: Any, rows: int, groups: int, N: int, K: int) -> Axes | s
         return None
     rank = len(shape_of(x))
     check_array(x, name, rank, _ARRAY, None if name == "bias" else kd.float32)
-    shape, blocks = tuple(x.shape), -(-K // DEPTH)
+    shape, blocks = shape_of(x), -(-K // DEPTH)
     forms: list[tuple[tuple[int, ...], Axes | str]]  # the first of equal forms
     if name == "bias":
         forms = [((groups, N), ("0", "n"))]

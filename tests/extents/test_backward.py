@@ -13,7 +13,7 @@ import kernel_dsl as kd
 from . import test_attention as forward
 from .counting import none_before
 
-SIZES = ((2, 64, 72), (3, 72, 48), (2, 88, 136), (1, 200, 120))
+SIZES = ((2, 64, 72), (3, 72, 48), (2, 88, 120), (1, 80, 100))  # keys of one block, and few queries
 GPU_SIZES = ((1, 300, 400), (40, 500, 520))
 
 
@@ -63,7 +63,9 @@ def gradients(function: Any, name: str, sizes: Any, interpret: bool) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_third_size_compiles_nothing(name: str, traces: list[str]) -> None:
+@pytest.mark.parametrize("beyond", [0, 128])
+def test_a_third_size_compiles_nothing(beyond: int, name: str, traces: list[str]) -> None:
+    """`beyond`: so many keys more, which make two blocks. Heads of one block and of several, few queries and many have kernels of their own."""
     function, later = type(kd.library.attention_backward)(), list[list[str]]()
 
     def counting(*args: Any, **how: Any) -> Any:
@@ -73,7 +75,7 @@ def test_a_third_size_compiles_nothing(name: str, traces: list[str]) -> None:
         return result
 
     with none_before():
-        for number, sizes in enumerate(SIZES):
+        for number, sizes in enumerate((*first, keys + beyond) for *first, keys in SIZES):
             got = gradients(counting, name, sizes, True)
             if number:
                 with none_before():
