@@ -327,7 +327,7 @@ def test_machine_code(which: Any, form: str) -> None:
 @pytest.mark.sampled(24, "machine code")
 def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
     """The same with options, of these lengths and of any: what a call of few queries runs. Two blocks of one consumer share
-    a multiprocessor, up to a dimension of 128.
+    a multiprocessor, up to a dimension of 128. With a bias at 64, one block has longer steps.
     """
     dtype, options = (bf16, OPTIONS[name]) if name in OPTIONS else (kd.float8_e4m3fn, {})
     options = {n: x for n, x in options.items() if n != "queries"} | {"return_lse": True, "target": "sm_90a"}
@@ -352,8 +352,9 @@ def test_machine_code_with_options(name: str, dim: int, queries: int) -> None:
             _later.reset(token)
         compiled = stages.compile()
         assert compiled.resources.spills == 0 and not compiled.remarks
-        alone = queries <= 64 and dim <= 128 and name != "float8"
-        assert not alone or compiled.resources.blocks_per_multiprocessor == 2
+        # steps of 128 keys beside a bias take the SMEM of both
+        several = queries <= 64 and dim <= 128 and name != "float8" and (name, dim) != ("bias", 64)
+        assert not several or compiled.resources.blocks_per_multiprocessor == 2
     plans = list(attention._plans.values())
     assert [plan.opened for plan in plans] == [False, True] and None not in [plan.combine for plan in plans]
 
