@@ -404,7 +404,10 @@ class ScoredTiles:
         p, t = self.p, self.t
         columns = self.dim if self.apart else max(self.dim, self.v_dim)
         row = self.dim if self.apart else math.gcd(self.dim, self.v_dim)
-        made = {
+        made: dict[str, Any] = {}
+        if self.parts > 1:  # before the tiles, whose alignment leaves room: with more SMEM fewer blocks would share it
+            made["pages"] = kd.SMEM((self.parts,), kd.int32)  # of a step: in registers they would take one each
+        made |= {
             # queries, and then the output: each consumer writes only where it alone has read
             "q_smem": swizzled(p.scored_dtype, self.q_places * t.consumers, ROWS, columns, row=row),
             "k_smem": swizzled(p.scored_dtype, t.stages, t.block_kv, self.dim),
@@ -418,8 +421,6 @@ class ScoredTiles:
             made["bias_smem"] = swizzled(p.score.bias_tiles, t.stages, self.tile, t.block_kv)
             made["bias_loaded"] = kd.Barrier(num_barriers=t.stages)
             made["bias_consumed"] = kd.Barrier(num_arrivals=t.consumers, num_barriers=t.stages)
-        if self.parts > 1:
-            made["pages"] = kd.SMEM((self.parts,), kd.int32)  # of a step: in registers they would take one each
         if self.counted:
             made["q_consumed"] = kd.Barrier(num_barriers=self.q_places * t.consumers)
             made["places"] = kd.SMEM((2, len(MOVING) + listed(p)), kd.int32)  # a number, and these fields
