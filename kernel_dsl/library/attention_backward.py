@@ -68,7 +68,7 @@ class _Fast:
     ) -> tuple[Any, ...]:
         """(dq, dk, dv)."""
         dout, q, k, v, out, lse = arrays
-        stats = launch(self.stats, (out, dout, lse) if options.dlse is None else (out, dout, lse, options.dlse))
+        stats = launch(self.stats, options.rows(out, dout, lse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
         dk, dv, dq, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
         if self.sum is not None:
@@ -80,7 +80,7 @@ class _Fast:
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, q, k, v, out, lse = arrays
-        rows = (out, dout, lse) if options.dlse is None else (out, dout, lse, options.dlse)
+        rows = options.rows(out, dout, lse)
         first = self.stats.lower(*rows, target=target)
         (stats,) = results_of(self.stats, *rows)
         given = q, k, v, dout, stats, *number_structs(self.sizes, stats)

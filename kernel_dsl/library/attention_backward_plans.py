@@ -147,8 +147,7 @@ class ScoredGradients:
                 for (name, total, rows), like, rising in zip(self._tables(), (q, k), (False, True), strict=True)
             ]
             by_query, by_key = ([*lengths, table] for table in tables)
-        moved = () if options.dlse is None else (options.dlse,)
-        rows = out, dout, lse, *moved, *by_query
+        rows = *options.rows(out, dout, lse), *by_query
         stats = launch(self.stats, rows, partial=True)  # lines past sequences are not read
         listed: Sequence[Any] = []
         if self.lists is not None:
@@ -182,8 +181,7 @@ class ScoredGradients:
                 [*lengths, kd.ShapeDtypeStruct((ragged_tiles(p, rows, total), 2), kd.int32)]
                 for _, total, rows in self._tables()
             )
-        moved = () if options.dlse is None else (options.dlse,)
-        rows = out, dout, lse, *moved, *by_query
+        rows = *options.rows(out, dout, lse), *by_query
         first = self.stats.lower(*rows, target=target)
         (stats,) = results_of(self.stats, *rows)
         given = options.arrays(block_arrays(p)) + list(by_key[2:])

@@ -105,6 +105,10 @@ class AttentionOptions:
         found |= {name: self.captured[int(name.removeprefix(NAME))] for name in names if name not in found}
         return [floated(found[name]) for name in names]
 
+    def rows(self, *arrays: Any) -> tuple[Any, ...]:
+        """These arrays of rows, and dlse if lse has a gradient."""
+        return arrays if self.dlse is None else (*arrays, self.dlse)
+
     def given(self) -> dict[str, Any]:
         """The options that are part of a key as they are; arrays are part of it by their signatures."""
         return {

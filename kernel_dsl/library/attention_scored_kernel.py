@@ -53,9 +53,8 @@ def scored_kernel(problem: ScoredProblem, config: AttentionConfig, multiprocesso
             launched().consume(me, out, lse[0] if lse else None, s)
 
         with reading(s):
-            if (
-                p.page
-            ):  # in one branch: nothing of the consumers lives in the registers of a producer that needs them all
+            if p.page:
+                # in one branch: nothing of the consumers lives in the registers of a producer that needs them all
                 kd.cond(me == t.consumers, produce, consume)
             else:
                 kd.when(me == t.consumers)(produce)

@@ -58,10 +58,9 @@ def dynamic_scheduling_loop(
 
     def decorate(body: Callable[..., Any]) -> Any:
         def run(step: Any, ticket: Any, carry: Any) -> Any:
+            # both bounds always hold; they let the trace remove masks
             first, *others = split(maximum(ticket, 0), extents)
-            first = minimum(
-                first, subtract(extents[0], 1)
-            )  # always true, as is 0 above; it lets the trace remove masks
+            first = minimum(first, subtract(extents[0], 1))
             info = NDLoopInfo((first, *others), step, None)
             if init_carry is not None:
                 return called(body, (info, carry), OP, "body", "body(info, carry)")
