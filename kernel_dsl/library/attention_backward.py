@@ -68,7 +68,8 @@ class _Fast:
     ) -> tuple[Any, ...]:
         """(dq, dk, dv)."""
         dout, q, k, v, out, lse = arrays
-        stats = launch(self.stats, options.rows(out, dout, lse))
+        dlse = options.dlse  # in place of `options.rows`: each Python call counts in a repeated step
+        stats = launch(self.stats, (out, dout, lse) if dlse is None else (out, dout, lse, dlse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
         dk, dv, dq, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
         if self.sum is not None:
