@@ -19,7 +19,6 @@ from .attention import FAST
 from .attention_backward_checks import NAME, check_config, check_results, refusal
 from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
 from .attention_backward_extras import bias_extras, bias_kernel, sinks_extras, sinks_kernel
-from .attention_backward_general import gradient_kernels
 from .attention_backward_kernel import backward_kernel, wide_kernel
 from .attention_backward_opened import general_of, plain_opened
 from .attention_backward_order import (
@@ -99,6 +98,7 @@ class _Plan:
     """The kernels for the gradients of q, k and v, and of sinks and bias if they are given."""
 
     problem: ScoredProblem
+    takes_dlse: bool  # whether lse has a gradient
     main: GeneralGradients | _Fast | ScoredGradients
     sinks: Any
     bias: Any
@@ -120,21 +120,23 @@ class _Plan:
         grads = self.main.launched(arrays, options, how, launch)
         grads, dbias = grads[:3], grads[3:]
         if self.sinks is not None:
-            extras = options.arrays(sinks_extras(self.problem))
+            extras = options.arrays(sinks_extras(self.problem, self.takes_dlse))
             grads += (launch(self.sinks, (options.sinks, dout, out, lse, *extras)),)
         grads += dbias
         if self.bias is not None:
-            grads += (launch(self.bias, (*arrays, *options.arrays(bias_extras(self.problem)))),)
+            grads += (launch(self.bias, (*arrays, *options.arrays(bias_extras(self.problem, self.takes_dlse)))),)
         return grads
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
         dout, _, _, _, out, lse = arrays
         made = self.main.lower(arrays, options, target)
         if self.sinks is not None:
-            extras = options.arrays(sinks_extras(self.problem))
+            extras = options.arrays(sinks_extras(self.problem, self.takes_dlse))
             made += (self.sinks.lower(options.sinks, dout, out, lse, *extras, target=target),)
         if self.bias is not None:
-            made += (self.bias.lower(*arrays, *options.arrays(bias_extras(self.problem)), target=target),)
+            made += (
+                self.bias.lower(*arrays, *options.arrays(bias_extras(self.problem, self.takes_dlse)), target=target),
+            )
         return made
 
 
@@ -287,7 +289,7 @@ class AttentionBackward(Named):
     ) -> _Plan:
         """The plan of a call. `closed`: its kernels take these sizes alone."""
         dout, q, k, v, out, lse = arrays
-        problem = problem_of(q, k, v, options, options.dlse is not None, NAME)
+        problem, takes_dlse = problem_of(q, k, v, options, False, NAME), options.dlse is not None
         check_results(problem, dout, out, lse, options.dlse)
         check_config(config, problem)
         machine = target_named(target)
@@ -301,10 +303,9 @@ class AttentionBackward(Named):
         general = None
         few = config is None or config.splits <= MOST_SPLITS
         if not closed and few and (plain is None or why or plain.dim not in FAST or options.sinks is not None):
-            general = general_of(replace(problem, lse=False), bool(why), deterministic, blocks)
-            general = general and replace(general, lse=problem.lse)
+            general = general_of(problem, bool(why), deterministic, blocks)
         if plain is not None and plain.dim in FAST and not why:
-            main = self._fast(plain, deterministic, config, blocks, closed)
+            main = self._fast(plain, deterministic, config, blocks, closed, takes_dlse)
         elif not why:
             from .attention_linear import is_linear  # operations, imported for the first trace
 
@@ -313,16 +314,16 @@ class AttentionBackward(Named):
             chosen = replace(chosen, in_turn=chosen.in_turn or deterministic)
             if options.bias is not None and keeps_bias(problem):
                 kept = as_dtype(options.bias.dtype)
-            main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept, general)
+            main = ScoredGradients.of(problem, chosen, blocks, options.captured, kept, general, takes_dlse)
         else:
             _log.info("attention_backward: %s; using the general kernels", why)
-            main = GeneralGradients(problem, *gradient_kernels(general or problem), general is not None)
+            main = GeneralGradients.of(problem, takes_dlse, general)
         whole, bias, sinks = general or problem, None, None
         if options.sinks is not None:
-            sinks = sinks_kernel(whole, as_dtype(options.sinks.dtype))
+            sinks = sinks_kernel(whole, as_dtype(options.sinks.dtype), takes_dlse)
         if options.bias is not None and kept is None:
-            bias = bias_kernel(whole, as_dtype(options.bias.dtype))
-        return _Plan(problem, main, sinks, bias)
+            bias = bias_kernel(whole, as_dtype(options.bias.dtype), takes_dlse)
+        return _Plan(problem, takes_dlse, main, sinks, bias)
 
     def _fast(
         self,
@@ -331,13 +332,14 @@ class AttentionBackward(Named):
         config: AttentionBackwardConfig | None,
         blocks: int,
         closed: bool,
+        takes_dlse: bool = False,
     ) -> _Fast:
-        """The kernels for Hopper. `closed`: they take these sizes alone."""
+        """The kernels for Hopper; the first one may take dlse. `closed`: they take these sizes alone."""
         chosen = replace(config, in_turn=True) if config and deterministic else config
         chosen = chosen or default_config(problem, blocks, deterministic)
         wide = problem.dim > KEYS
         keys = ROWS if wide else KEYS
-        p, t, sizes = replace(problem, lse=False), chosen, None
+        p, t, sizes = problem, chosen, None
         general = None if closed else plain_opened(p, chosen, blocks)
         if general is not None:
             p, t, sizes = (
@@ -351,7 +353,7 @@ class AttentionBackward(Named):
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)
-        return _Fast(rows, stats_kernel(replace(p, lse=problem.lse), ends), main, parts, finish, sizes)
+        return _Fast(rows, stats_kernel(p, ends, takes_dlse), main, parts, finish, sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:

@@ -27,7 +27,7 @@ def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any, dlse: Any) ->
         ("dout", dout, p.out_shape, p.dtype),
         ("out", out, p.out_shape, p.dtype),
         ("lse", lse, p.lse_shape, kd.float32),
-        *([("dlse", dlse, p.lse_shape, kd.float32)] if p.lse else []),
+        *([("dlse", dlse, p.lse_shape, kd.float32)] if dlse is not None else []),
     ):
         if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
             what = f"{name} is {of_kind(x)}"

@@ -20,8 +20,8 @@ SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the
 
 
 @cache
-def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> Any:
-    """The kernel `(out, dout, lse) -> stats`, or `(out, dout, lse, dlse) -> stats` if `problem.lse`: float32 (batch,
+def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, takes_dlse: bool = False) -> Any:
+    """The kernel `(out, dout, lse) -> stats`, or `(out, dout, lse, dlse) -> stats` if it `takes_dlse`: float32 (batch,
     heads, 2, padded queries).
 
     Row 0 is -lse in powers of 2. It is -inf for queries that see no key or do not exist, so that their weights are 0.
@@ -48,17 +48,17 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig) -> 
     shapes = {
         0: heads,
         1: heads,
-        **dict.fromkeys(range(2, 3 + p.lse), heads[:3]),
-        3 + p.lse: (*heads[:2], 2, of_steps(config)),
+        **dict.fromkeys(range(2, 3 + takes_dlse), heads[:3]),
+        3 + takes_dlse: (*heads[:2], 2, of_steps(config)),
     }
     made = kd.kernel(
-        body if p.lse else alone,  # results have the names of parameters in reports
+        body if takes_dlse else alone,  # results have the names of parameters in reports
         out_type=kd.ShapeDtypeStruct((p.batch, p.heads, 2, length), kd.float32),
         grid=(p.batch * p.heads, kd.cdiv(length, rows)),
         shapes=shapes if p.opened else None,
         name="attention_backward_stats",
     )
-    return identified(made, problem, config)
+    return identified(made, problem, config, takes_dlse)
 
 
 def centre(mean: Any, lse: Any, dlse: Any, here: tuple[Any, ...]) -> Any:

@@ -20,12 +20,12 @@ HELD = 64  # dims that registers hold at a time if there are more than twice as 
 
 
 @cache
-def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
+def sinks_kernel(problem: ScoredProblem, dtype: Any, takes_dlse: bool) -> Any:
     """The kernel `(sinks, dout, out, lse, *extras) -> dsinks`, in the dtype of `sinks`: a block a head. `sinks_extras`
     names the arrays between.
     """
     wide = kd.float64 if problem.dtype == kd.float64 else kd.float32
-    names = sinks_extras(problem)
+    names = sinks_extras(problem, takes_dlse)
 
     # two have all names, because results have the names of parameters in reports
     def dense(sinks: Any, dout: Any, out: Any, lse: Any, dsinks: Any) -> None:
@@ -60,35 +60,35 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any) -> Any:
 
     p = problem
     made = kd.kernel(
-        body if p.lse else ragged if p.ragged else dense,
+        body if takes_dlse else ragged if p.ragged else dense,
         out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
         grid=(p.heads,),
-        shapes=_sinks_shapes(p) if p.opened else None,
+        shapes=_sinks_shapes(p, names) if p.opened else None,
         name="attention_backward_sinks",
     )
-    return made if p.score.has_functions else identified(made, problem, dtype)
+    return made if p.score.has_functions else identified(made, problem, dtype, takes_dlse)
 
 
-def sinks_extras(p: ScoredProblem) -> list[str]:
+def sinks_extras(p: ScoredProblem, takes_dlse: bool) -> list[str]:
     """Names of the arrays after sinks, dout, out and lse that `sinks_kernel` takes."""
-    return ["dlse"] * p.lse + ["q_seqlens"] * p.ragged
+    return ["dlse"] * takes_dlse + ["q_seqlens"] * p.ragged
 
 
-def _sinks_shapes(p: ScoredProblem) -> dict[int, tuple[Any, ...]]:
+def _sinks_shapes(p: ScoredProblem, names: list[str]) -> dict[int, tuple[Any, ...]]:
     """`shapes=` of the kernel of sinks for any lengths."""
     found: dict[int, tuple[Any, ...]] = {1: p.out_shape, 2: p.out_shape, 3: p.lse_shape}
-    return found | {n: shape for n, shape in declared(p, sinks_extras(p), first=4).items() if n > 3}
+    return found | {n: shape for n, shape in declared(p, names, first=4).items() if n > 3}
 
 
 @cache
-def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
+def bias_kernel(problem: ScoredProblem, dtype: Any, takes_dlse: bool) -> Any:
     """The kernel `(dout, q, k, v, out, lse, *extras) -> dbias`, in the shape and dtype of `bias`; `bias_extras` names the
     arrays between.
 
     A block computes a tile of dbias. It goes over all heads, queries and keys that the bias is broadcast along, one
     after another.
     """
-    p, names = problem, bias_extras(problem)[1:]
+    p, names = problem, bias_extras(problem, takes_dlse)[1:]
 
     def body(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, bias: Any, *rest: Any) -> None:
         s = dict(zip(names, rest, strict=False))
@@ -100,15 +100,15 @@ def bias_kernel(problem: ScoredProblem, dtype: Any) -> Any:
         body,
         out_type=kd.ShapeDtypeStruct(p.score.bias or (), dtype),
         grid=(math.prod(_extents(p)[1]),),
-        shapes=gradient_shapes(p, bias_extras(p)) if p.opened else None,
+        shapes=gradient_shapes(p, ["bias", *names]) if p.opened else None,
         name="attention_backward_bias",
     )
-    return made if p.score.has_functions else identified(made, problem, dtype)
+    return made if p.score.has_functions else identified(made, problem, dtype, takes_dlse)
 
 
-def bias_extras(p: ScoredProblem) -> list[str]:
+def bias_extras(p: ScoredProblem, takes_dlse: bool) -> list[str]:
     """Names of the arrays after dout, q, k, v, out and lse that `bias_kernel` takes."""
-    return ["bias"] + ["dlse"] * p.lse + p.score.captured
+    return ["bias"] + ["dlse"] * takes_dlse + p.score.captured
 
 
 def _by_dot(p: ScoredProblem) -> bool:

@@ -19,21 +19,22 @@ from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 MINE, OTHERS = 4, 16  # rows of a block, rows of a step
 
 
-def gradient_extras(p: ScoredProblem) -> list[str]:
+def gradient_extras(p: ScoredProblem, takes_dlse: bool) -> list[str]:
     """Names of the arrays after dout, q, k, v, out and lse that the kernels take; `table` is the table of the rows that
     blocks own.
     """
-    return ["dlse"] * p.lse + [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
+    return ["dlse"] * takes_dlse + [name for name in p.extras if name != "sinks"] + ["table"] * p.ragged
 
 
 class _GeneralGradients:
     """The common parts of both kernels."""
 
-    def __init__(self, p: ScoredProblem) -> None:
+    def __init__(self, p: ScoredProblem, takes_dlse: bool) -> None:
         self.p = p
         self.wide = kd.float64 if p.dtype == kd.float64 else kd.float32
         self.group = p.heads // p.kv_heads
-        self.names = gradient_extras(p)
+        self.takes_dlse = takes_dlse
+        self.names = gradient_extras(p, takes_dlse)
 
     def rows(self, ref: Any, place: ScorePlace, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
         """Some rows of a sequence. Rows beyond it, which may belong to another sequence, are zeros."""
@@ -45,7 +46,7 @@ class _GeneralGradients:
     def centre(self, mean: Any, s: dict[str, Any], lse: Any, here: Any, place: ScorePlace, first: Any) -> Any:
         """`centre` of some rows of a sequence; zeros for those beyond it, whose dlse may be NaN."""
         found = centre(mean, lse, s.get("dlse"), here)
-        if not self.p.ragged or not self.p.lse:
+        if not self.p.ragged or not self.takes_dlse:
             return found
         return kd.where(first + kd.arange(mean.shape[0]) < place.queries, found, 0.0)
 
@@ -146,9 +147,9 @@ class _GeneralGradients:
 
 
 @cache
-def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
+def gradient_kernels(problem: ScoredProblem, takes_dlse: bool) -> tuple[Any, Any]:
     """The kernels `(dout, q, k, v, out, lse, *extras) -> dq` and `-> (dk, dv)`; `gradient_extras` names the arrays between."""
-    p, shared = problem, _GeneralGradients(problem)
+    p, shared = problem, _GeneralGradients(problem, takes_dlse)
     shapes = gradient_shapes(p, shared.names) if p.opened else None
     like = [
         kd.ShapeDtypeStruct(p.shape(*x), p.dtype)
@@ -176,4 +177,4 @@ def gradient_kernels(problem: ScoredProblem) -> tuple[Any, Any]:
     )
     if p.score.has_functions:
         return by_query, by_key
-    return identified(by_query, problem), identified(by_key, problem)
+    return identified(by_query, problem, takes_dlse), identified(by_key, problem, takes_dlse)

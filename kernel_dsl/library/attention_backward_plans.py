@@ -14,7 +14,7 @@ import kernel_dsl as kd
 from ..call_inputs import struct_of
 from ..definition import output_structs
 from ..lazy import lazy
-from .attention_backward_general import MINE, gradient_extras
+from .attention_backward_general import MINE, gradient_extras, gradient_kernels
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
 from .attention_backward_scored import (
     scored_backward_kernel,
@@ -48,16 +48,23 @@ class GeneralGradients:
     """The kernels for any input."""
 
     problem: ScoredProblem
+    extras: list[str]  # the names of the arrays after lse, without the table
     by_query: Any
     by_key: Any
-    opened: bool = False  # whether the kernels take any sizes
+    opened: bool  # whether the kernels take any sizes
+
+    @staticmethod
+    def of(problem: ScoredProblem, takes_dlse: bool, general: ScoredProblem | None) -> GeneralGradients:
+        """The kernels of a problem; with a `general` problem, those for any sizes."""
+        extras = [name for name in gradient_extras(problem, takes_dlse) if name != "table"]
+        kernels = gradient_kernels(general or problem, takes_dlse)
+        return GeneralGradients(problem, extras, *kernels, general is not None)
 
     def launched(
         self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
     ) -> tuple[Any, ...]:
         """(dq, dk, dv)."""
-        p = self.problem
-        extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
+        p, extras = self.problem, options.arrays(self.extras)
         tables: list[list[Any]] = [[], []]
         if p.ragged:
             lengths = (("q_seqlens", p.queries, arrays[1]), ("kv_seqlens", p.keys, arrays[2]))
@@ -68,8 +75,7 @@ class GeneralGradients:
         return (dq, *launch(self.by_key, (*arrays, *extras, *tables[1])))
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
-        p = self.problem
-        extras = options.arrays([name for name in gradient_extras(p) if name != "table"])
+        p, extras = self.problem, options.arrays(self.extras)
         made: list[Any] = []
         for kernel, length in ((self.by_query, p.queries), (self.by_key, p.keys)):
             table = [kd.ShapeDtypeStruct((ragged_tiles(p, MINE, length), 2), kd.int32)] if p.ragged else []
@@ -81,7 +87,7 @@ class GeneralGradients:
 class ScoredGradients:
     """The kernels for Hopper that take options."""
 
-    problem: ScoredProblem  # without the gradient of lse, which the first kernel alone reads
+    problem: ScoredProblem
     config: AttentionBackwardConfig
     stats: Any
     main: Any
@@ -93,18 +99,19 @@ class ScoredGradients:
 
     @staticmethod
     def of(
-        problem: ScoredProblem,
+        p: ScoredProblem,
         config: AttentionBackwardConfig,
         multiprocessors: int,
         captured: Sequence[Any],
         bias_dtype: Any = None,
         general: ScoredProblem | None = None,
+        takes_dlse: bool = False,
     ) -> ScoredGradients:
-        """The kernels of a problem. With a `bias_dtype`, the last result is the bias' gradient, which the walk stores.
+        """The kernels of a problem; the first one may take dlse. With a `bias_dtype`, the last result is the bias'
+        gradient, which the walk stores.
 
         `general`: the problem of kernels for any sizes, or None.
         """
-        p = replace(problem, lse=False)
         if p.ragged or p.score.causal or p.score.window is not None or p.score.mask_mod is not None:
             config = replace(config, tail=1)  # blocks have all lengths
         depends = depends_on(p, captured) if p.score.mask_mod is not None else (False, False)
@@ -113,10 +120,8 @@ class ScoredGradients:
         q, t, sizes = p, config, None
         if general is not None:
             sizes = WalkNumbers(ScoredWalk(p, config, multiprocessors, listed).together, config.splits)
-            q, t = (
-                replace(general, mask_by=lists_by(p, depends), lse=False),
-                replace(config, splits=min(config.splits, 2)),
-            )
+            q = replace(general, mask_by=lists_by(p, depends))
+            t = replace(config, splits=min(config.splits, 2))
         sums = tuple(scored_sum_kernel(q, t.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
         if listed:
@@ -125,7 +130,7 @@ class ScoredGradients:
         main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
         # the small kernels don't depend on these
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
-        stats = scored_stats_kernel(replace(q, lse=problem.lse), ends)
+        stats = scored_stats_kernel(q, ends, takes_dlse)
         finish = None if stores_queries(q) else scored_finish_kernel(q, ends)
         return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
 

@@ -188,11 +188,11 @@ def _row_shapes(
 
 
 @cache
-def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig) -> Any:
+def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig, takes_dlse: bool) -> Any:
     """The kernel `(out, dout, lse, *lengths) -> stats`: as `stats_kernel`, for whole steps; with ragged lengths, stats
-    have a batch of 1. If `problem.lse`, dlse is before the lengths.
+    have a batch of 1. If the kernel `takes_dlse`, dlse is before the lengths.
     """
-    m, names = config.block_q, ["dlse"] * problem.lse + ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
+    m, names = config.block_q, ["dlse"] * takes_dlse + ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
     heads, steps = _step_grid(problem, config)
 
     def body(out: Any, dout: Any, lse: Any, *rest: Any) -> None:
@@ -223,7 +223,7 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig)
         shapes=_row_shapes(p, names, 3, {3 + len(names): (*shape[:3], of_steps(config))}),
         name="attention_backward_scored_stats",
     )
-    return made if p.score.has_functions else identified(made, problem, config)
+    return made if p.score.has_functions else identified(made, problem, config, takes_dlse)
 
 
 @cache
