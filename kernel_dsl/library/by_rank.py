@@ -144,16 +144,16 @@ def scratch(x: Any, shape: tuple[int, ...], dtype: DType, mesh: Mesh, name: str)
     return made_like(x, shape, dtype, mesh, name) if isinstance(x, OfRank) else Fresh(shape, dtype, mesh)
 
 
-def by_rank(function: _T) -> _T:
+def by_rank(function: _T, more: tuple[str, ...] = ()) -> _T:
     """A function that also takes one array in place of a list of arrays, one for each device.
 
     With one array, the call is this rank's and returns one array. `mesh` may be the group of the ranks. The arrays are
-    the parameters before `mesh`, `dlse`, and `out` or `grads`.
+    the parameters before `mesh`, `out` or `grads`, and those named in `more`.
     """
     names = list(inspect.signature(function).parameters)
     first = names.index("mesh")
     outs = ({"out", "grads"} & set(names[first:])).pop()
-    slow = _slow_path(function, names, first, outs)
+    slow = _slow_path(function, names, first, (outs, *more))
     seen: dict[Any, _SeenLaunch] = {}
     newest: list[_Newest | None] = [None]
 
@@ -229,9 +229,11 @@ def _remembered(args: tuple[Any, ...], keywords: dict[str, Any], first: int, out
     return tuple(key), given
 
 
-def _slow_path(function: Callable[..., Any], names: list[str], first: int, outs: str) -> Callable[..., Any]:
-    """The function that gives the result of a call, or its one launch and the result; its first arguments are arrays."""
-    arrays = (*names[:first], outs, *({"dlse"} & set(names)))
+def _slow_path(function: Callable[..., Any], names: list[str], first: int, more: tuple[str, ...]) -> Callable[..., Any]:
+    """The function that gives the result of a call, or its one launch and the result. Its first arguments are arrays,
+    and so are the arguments named in `more`.
+    """
+    arrays = (*names[:first], *more)
 
     @partial(public, name=function.__name__)
     @checks_itself("mesh")

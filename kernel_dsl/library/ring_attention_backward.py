@@ -33,7 +33,7 @@ NAME = "ring_attention_backward"
 
 
 @partial(public, name=NAME)
-@by_rank
+@partial(by_rank, more=("dlse",))
 def ring_attention_backward(
     dout: Any,
     q: Any,
