@@ -28,6 +28,7 @@ from kernel_dsl.jax_primitive import inside_rule
 from kernel_dsl.torch_ops import define, differentiate, in_parts, no_forward_mode
 
 from .attention_captured import Captured
+from .refusals import no_gradient
 
 
 class _Functions(dict[str, Callable[..., Any]]):
@@ -203,12 +204,10 @@ _guard = forking.lock()
 
 
 def _check_constants(rule: Derivative, wanted: Sequence[bool], *, jax: bool) -> None:
-    """Raise `BadCallArgument` for an array without a gradient whose gradient is `wanted`: it would silently be zero."""
+    """Raise `BadCallArgument` for an array without a gradient whose gradient is `wanted`."""
     for has, name, wants in zip(rule.gradients, rule.names, wanted, strict=False):
         if wants and not has:
-            what = f"{name} {'is differentiated' if jax else 'requires grad'}, and has no gradient here"
-            hint = f"pass jax.lax.stop_gradient({name})" if jax else f"pass {name}.detach()"
-            raise BadCallArgument(kernel=rule.name, what=what, hint=hint)
+            raise no_gradient(rule.name, name, jax=jax)
 
 
 def _in_torch(rule: Derivative, arrays: Sequence[Any]) -> Sequence[Any]:

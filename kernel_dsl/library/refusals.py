@@ -38,8 +38,14 @@ def check_plain_tensors(name: str, arrays: dict[str, Any]) -> None:
         return
     for word, x in arrays.items():
         if getattr(x, "requires_grad", False):
-            hint = f"call it under torch.no_grad(), or pass {word}.detach()"
-            raise BadCallArgument(kernel=name, what=f"{word} requires grad, and has no gradient here", hint=hint)
+            raise no_gradient(name, word)
+
+
+def no_gradient(name: str, word: str, *, jax: bool = False) -> BadCallArgument:
+    """The error for an array of a call that has no gradient, and whose gradient would silently be zero."""
+    what = f"{word} {'is differentiated' if jax else 'requires grad'}, and has no gradient here"
+    hint = f"pass jax.lax.stop_gradient({word})" if jax else f"pass {word}.detach(), or call it under torch.no_grad()"
+    return BadCallArgument(kernel=name, what=what, hint=hint)
 
 
 def on_host(x: Any) -> Any:
