@@ -75,6 +75,14 @@ def scale_axes(name: str, shape: tuple[int, ...], result: tuple[int, ...], depth
     raise refuse_shape(f"{name} is {shape}", f"its shape is one of {', '.join(dict.fromkeys(map(str, said)))}")
 
 
+def has_blocks(name: str, scale: Any, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether a scale of the product of these shapes has a number for each 128 of K. Raises `BadCallValue`."""
+    shape = shape_of(scale)
+    if not shape:
+        return False
+    return isinstance(scale_axes(name, shape, (*shapes_together(a, b), a[-2], b[-1]), a[-1]), str)
+
+
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Whether leading axes broadcast to others."""
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))

@@ -18,7 +18,7 @@ from . import fast_costs as costs
 from . import other_costs as others
 from .any_rows import serving
 from .blocks import steps_of
-from .checks import scale_axes, shapes_together
+from .checks import has_blocks
 from .choose import choose, needs_swap, space, thinness
 from .combine import combine_kernel
 from .families import FP8, Family, family
@@ -30,7 +30,6 @@ from .operands import LINE, MAX_RANK, UNIT, Operand
 from .pack import SECTOR, Packing, pack_kernel
 from .persistent_matmul import matmul_kernel
 from .problem import Problem
-from .refusals import shape_of
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 from .vector_product import MOST, vector_kernel, vector_options
@@ -149,13 +148,6 @@ def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
     return found and len(a.shape) <= MAX_RANK
 
 
-def _by_blocks(name: str, scale: Any, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether a scale of the product of these shapes has a number for each 128 of K. Raises `BadCallValue`."""
-    shape = shape_of(scale)
-    result = (*shapes_together(a, b), a[-2], b[-1]) if shape else ()
-    return bool(shape) and isinstance(scale_axes(name, shape, result, a[-1]), str)
-
-
 def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
     """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first. Raises `BadCallValue`."""
     rights = o.rights(b)
@@ -168,7 +160,7 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
         return False
     scales = o.b_scale if isinstance(o.b_scale, (tuple, list)) else [o.b_scale] * len(rights)
     given = [("a_scale", o.a_scale, shapes[0]), *(("b_scale", *pair) for pair in zip(scales, shapes, strict=False))]
-    if any(_by_blocks(name, scale, a.shape, b) for name, scale, b in given):
+    if any(has_blocks(name, scale, a.shape, b) for name, scale, b in given):
         return False
     how = family(a.dtype, as_dtype(rights[0].dtype), o.precision)
     return how.tensor and not how.thrice and not how.promoted and how.a == a.dtype and how.b.itemsize == how.a.itemsize
