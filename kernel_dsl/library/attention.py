@@ -80,8 +80,9 @@ class Attention(Named):
     queries) or (heads, total), -inf for a query without keys; autograd and JAX take it for a constant. The same inputs
     always give the same results; with `deterministic` the gradients by autograd and JAX also have the same bits each
     time. `config`: an `AttentionConfig`.
-    `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Calls with arrays that TMA or wgmma can't take use a
-    slower kernel, and log the reason.
+    `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Tensor cores compute float16, bfloat16 and
+    float8_e4m3fn, if dim and v_dim are multiples of 8 from 16 to 256 and the rows of 16-bit inputs are contiguous and
+    begin at multiples of 16 bytes. All other calls use a slower kernel, and log the reason.
 
     Raises `BadCallArgument` for wrong arrays or options, and `BadCallValue` for shapes that don't fit, no keys, lengths
     that decrease, values out of range, options that exclude each other, or an `out` that is `k` or `v`. The method is

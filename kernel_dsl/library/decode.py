@@ -76,9 +76,9 @@ class DecodeAttention(Named):
     """`decode_attention(q, k, v, lengths)`: q (batch, heads, 1 to 8, dim); k and v (batch, kv_heads, keys, dim).
 
     `lengths`: int32 (batch,), the number of keys of each sequence, including the new ones; keys beyond are not read.
-    With `page_table`, int32 (batch, max_pages), k and v are (pages, kv_heads, page, dim), pages of 1 to 256 keys: key j of
-    sequence b is in page `page_table[b, j // page]`. dim is a multiple of 8 from 16 to 256, and query heads share key heads
-    evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with the factors `k_scale` and
+    With `page_table`, int32 (batch, max_pages), k and v are (pages, kv_heads, page, dim), pages of 1 to 256 keys: key j
+    of sequence b is in page `page_table[b, j // page]`. dim is a multiple of 8 from 16 to 256, and query heads share
+    key heads evenly. All are float16 or bfloat16; k and v may be float8_e4m3fn, with the factors `k_scale` and
     `v_scale`, numbers or float32 (batch, kv_heads).
 
     Returns (batch, heads, queries, dim) in the dtype of q. The score of a query and a key is dim ** -0.5 times q.k, and
@@ -90,11 +90,10 @@ class DecodeAttention(Named):
     `return_lse=True` also gives the natural logarithm of each sum of exponentials, float32 (batch, heads, queries),
     -inf for a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU: a
     graph of the call takes new ones. A length below 0 counts as 0, one beyond the cache as all of its keys, and a page
-    that is not in the cache as zeros; all three are hazards in the interpreter. `out`, `stream`,
-    `interpret`: as for kernels. Unsupported calls go to a slower kernel, with a log line. Raises `BadCallArgument` for
-    wrong arrays or options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`. The
-    keys of a sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX
-    ISA 9.7.15).
+    that is not in the cache as zeros; all three are hazards in the interpreter. `out`, `stream`, `interpret`: as for
+    kernels. Unsupported calls go to a slower kernel, with a log line. Raises `BadCallArgument` for wrong arrays or
+    options, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is `k` or `v`. The keys of a
+    sequence are shared as in Flash-Decoding (Dao et al., 2023), by wgmma (PTX ISA 9.7.15).
     """
 
     _called = "library.decode_attention"

@@ -32,19 +32,20 @@ _log = logging.getLogger("kernel_dsl")
 
 @partial(public, name=NAME)
 class MlaDecode(Named):
-    """`mla_decode(q, cache, lengths, page_table, scale=)`: q (batch, 1 to 8, heads, 576), cache (pages, page, 576), bfloat16.
+    """`mla_decode(q, cache, lengths, page_table, scale=)`: q (batch, 1 to 8, heads, 576), a cache (pages, page, 576).
 
-    Keys are all 576 elements, and values the first 512 of the same rows: the result is (batch, queries, heads, 512).
+    Both are bfloat16. A row of the cache holds a key, all its 576 elements, and a value, the first 512 of them. Returns
+    (batch, queries, heads, 512), bfloat16.
     `lengths`: int32 (batch,), the number of keys of each sequence, including the new ones; `page_table`: int32 (batch,
     max_pages), pages of 1 to 256 keys, as for `decode_attention`. The last query is at the position of the last key,
     and a query sees no later key. `scale`: the factor of q.k. A query that sees no key gives zeros.
 
     `return_lse=True` adds the natural logarithm of each sum of exponentials, float32 (batch, heads, queries), -inf for
     a query without keys. The same inputs always give the same bits. Lengths and pages are read on the GPU; lengths and
-    pages outside the cache are treated as in `decode_attention`. `out`, `stream`, `interpret`: as for kernels. A
-    slower kernel computes calls that the Hopper kernel does not support, with a log line. Raises `BadCallArgument` for
-    wrong arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache. The
-    latent keys are those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
+    pages outside the cache are treated as in `decode_attention`. `out`, `stream`, `interpret`: as for kernels. A slower
+    kernel computes calls that the Hopper kernel does not support, with a log line. Raises `BadCallArgument` for wrong
+    arrays, `BadCallValue` for shapes and numbers that don't fit, and an `out` that is the cache. The latent keys are
+    those of DeepSeek-V2 (2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
     _called = "library.mla_decode"

@@ -129,12 +129,19 @@ def test_strides_of_one_element(rng: Any, caplog: Any) -> None:
     assert "general kernel" not in caplog.text
 
 
-@pytest.mark.parametrize("dtype", [f32, kd.float64], ids=str)
-def test_general_attention(dtype: Any, rng: Any) -> None:
-    q, k, v = random(rng, (1, 2, 9, 40), dtype), random(rng, (1, 1, 30, 40), dtype), random(rng, (1, 1, 30, 40), dtype)
+@pytest.mark.parametrize(("dtype", "dim", "bound"), [
+    (f32, 40, 1e-5), (kd.float64, 40, 1e-5), (kd.float8_e5m2, 64, 8e-3), (bf16, 8, 8e-3), (f16, 36, 2e-3), (bf16, 264, 8e-3),
+], ids=str)  # fmt: skip
+def test_general_attention(dtype: Any, dim: int, bound: float, rng: Any, caplog: Any) -> None:
+    """The dtypes and dimensions that tensor cores don't take: right, and said in the log."""
+    q, k, v = (random(rng, (1, heads, length, dim), dtype) for heads, length in ((2, 9), (1, 30), (1, 30)))
     expected, lse = reference.plain(q, k, v, True)
-    got, sums = kd.library.attention(q, k, v, causal=True, return_lse=True, interpret=True)
-    assert relative(got, expected) < 1e-5 and np.abs(sums - lse).max() < 1e-5
+    with caplog.at_level(logging.INFO, "kernel_dsl"):
+        got, sums = kd.library.attention(q, k, v, causal=True, return_lse=True, interpret=True)
+    assert relative(got, expected) < bound and np.abs(sums - lse).max() < 1e-5
+    assert (
+        f"{dtype} is no 16-bit float" in caplog.text or f"dimension of {dim} is no multiple of 8 from 16" in caplog.text
+    )
 
 
 @pytest.mark.gpu
