@@ -20,6 +20,7 @@ from kernel_dsl.stages import target_named
 from kernel_dsl.target import Feature
 from kernel_dsl.tuning_file import when_tuned
 
+from .attention_derivatives import attention as differentiable
 from .attention_opened import seen_by
 from .attention_options import CHECKED, AttentionOptions, problem_of
 from .attention_problem import ScoredProblem
@@ -27,7 +28,6 @@ from .attention_scored import ScoredPlan
 from .attention_scored_config import bytes_of
 from .attention_sizes import REGISTERS, AttentionConfig
 from .attention_split import small_config, split_plan
-from .differentiable import attention as differentiable
 from .differentiable import host_of
 from .first_sizes import is_later, takes_dims
 from .latest import UNSEEN, Latest, compiled_for

@@ -106,7 +106,7 @@ class Score:
 
         Derivatives are None if they are 1.
         """
-        from .attention_derivative import with_derivative  # operations, imported for the first trace
+        from .attention_slopes import with_derivative  # operations, imported for the first trace
 
         after = slope = None
         x = x * scale

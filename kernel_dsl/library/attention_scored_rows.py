@@ -10,7 +10,8 @@ import kernel_dsl as kd
 
 from .attention_captured import function_of
 from .attention_scored_config import listed
-from .attention_scored_tiles import ScoredTile, ScoredTiles
+from .attention_scored_producer import ScoredProducer
+from .attention_scored_tiles import ScoredTile
 from .attention_sizes import LOG2E, ROWS
 from .attention_step import column_groups, softmax_step
 
@@ -32,7 +33,7 @@ def exp2_by_fma(x: Any) -> Any:
     return value * kd.bitcast_convert_type(kd.bitcast_convert_type(moved, kd.int32) << 23, kd.float32)
 
 
-class ScoredRows(ScoredTiles):
+class ScoredRows(ScoredProducer):
     """What the rows of all tiles share: their softmax, their scales, and which steps they see."""
 
     def weights(self, x: Any) -> Any:

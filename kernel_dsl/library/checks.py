@@ -9,7 +9,7 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
-from .epilogue import GATES
+from .activations import GATES
 from .families import BYTES, FP8, PRECISIONS
 from .int4_numbers import BLOCK
 from .matmul_config import MatmulConfig, check_counts, check_tiles

@@ -10,6 +10,7 @@ from typing import Any
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.stages import target_named
 
+from .conv_derivatives import conv2d as differentiable
 from .conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
 from .conv_kernel import backward, box_of_any, config_of, conv_kernel, reads_turned, turn_kernel, why_not
 from .conv_problem import NO_IMAGES, ConvCheck, ConvProblem, opened
@@ -17,7 +18,6 @@ from .conv_wgrad_kernel import MOST_PARTS, PANEL, conv_wgrad_kernel, wgrad_confi
 from .differentiable import host_of
 from .latest import UNSEEN, Latest, Launch, launching, seen_launching
 from .matmul import check_apart
-from .product_derivatives import conv2d as differentiable
 
 SHAPES = {"x": "(batch, height, width, channels)", "w": "(filters, rows, columns, channels / groups)"}
 DOUT = "(batch, out height, out width, filters)"

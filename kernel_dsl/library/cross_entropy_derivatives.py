@@ -17,9 +17,9 @@ from .cross_entropy_gradients import (
     loss_and_gradients,
 )
 from .cross_entropy_kernels import KINDS
+from .derivative_arrays import cast, exponential, stacked, zeros_like
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .epilogue import TOP, TOTAL
-from .product_derivatives import cast, exponential, stacked, zeros_like
 
 
 def linear_cross_entropy(

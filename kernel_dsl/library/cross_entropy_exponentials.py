@@ -14,9 +14,10 @@ import kernel_dsl as kd
 from ..kernel import identified
 from ..stages import target_named
 from ..target import Feature
+from .activations import LOG2E
 from .arguments import request
 from .cross_entropy_kernels import ROWS, TILES, WIDTH, CrossEntropy
-from .epilogue import LOG2E, TOP, TOTAL, finite_or_zero
+from .epilogue import TOP, TOTAL, finite_or_zero
 from .matmul_options import MatmulOptions
 from .matmul_plan import plan_of
 from .operands import turned

@@ -20,11 +20,12 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.jax import is_traced
 
 from ..kernel import identified
+from .activations import LOG2E
 from .cross_entropy_arguments import NAME, CrossEntropyCall, check_targets, problem_of
 from .cross_entropy_exponentials import exponentials, goes_by_exponentials
 from .cross_entropy_kernels import CrossEntropy, count_of, opened, reduce_kernel, stack_kernel
 from .differentiable import FUNCTIONS
-from .epilogue import LOG2E, finite_or_zero
+from .epilogue import finite_or_zero
 from .operands import turned
 
 WORKSPACE = 1 << 31  # bytes of logits at a time; their gradients are half as many, in 16 bits

@@ -15,7 +15,8 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .epilogue import LOG2E, PLAIN, TOP, TOTAL, finite_or_zero
+from .activations import LOG2E
+from .epilogue import PLAIN, TOP, TOTAL, finite_or_zero
 from .first_sizes import FirstSizes, dim_of, is_open
 
 TARGET, SUM, KINDS = 2, 3, 4  # rows of partials beside TOP and TOTAL, and their number

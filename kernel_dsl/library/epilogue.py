@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from math import e, gcd, inf, log2, prod
+from math import gcd, inf, prod
 from typing import Any
 
 import numpy as np
 
 import kernel_dsl as kd
 
-from ..diagnostics import shown
-from ..errors import BadCallValue
-from ..source import misfit
-from ..trace import at_own_lines, resolve
+from ..trace import resolve
+from .activations import LOG2E, Function, called_on, gate_function
 from .grouped_tiles import put
 from .problem import Axes, EpilogueStep, Problem
 from .whole_lines import LEAST, store_parts
 
-Function = Callable[..., Any]
 PARTED = 32  # columns of a part, if a tile is finished in parts
 LINE = 128  # bytes of a line
-GATES = ("swiglu", "geglu", "reglu", "glu")
-LOG2E = log2(e)
 # for a row's columns in a tile: the greatest, the sum of exp(x - greatest), the sum
 TOP, TOTAL, PLAIN = range(3)
 
@@ -269,7 +263,7 @@ def joined(gate: Any, value: Any, p: Problem, refs: Sequence[Any], tile: Tile) -
     gate, value = (finish(x, steps, rest, tile) for x, steps in zip((gate, value), p.gated, strict=True))
     gate, value = (x if x.dtype.is_float else x.astype(kd.float32) for x in (gate, value))
     if p.gate.function is not None:
-        x = _called("the gate", p.gate.function, gate, value)
+        x = called_on("the gate", p.gate.function, gate, value)
     else:
         scaled = all(step.kind in ("multiply", "absmax", "dropout") for step in p.steps)
         rough = scaled and p.out_dtype.itemsize <= 2 and gate.dtype == kd.float32
@@ -289,13 +283,13 @@ def _multiply(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> An
 
 def _activate(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     assert step.function is not None
-    return activated(step.function, x)
+    return called_on("the activation", step.function, x)
 
 
 def _call(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
     assert step.function is not None
     parts = [tile.read(next(refs), axes) for axes in step.operands]
-    return _called("the epilogue", step.function, x, *parts)
+    return called_on("the epilogue", step.function, x, *parts)
 
 
 def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
@@ -332,56 +326,6 @@ _KINDS: dict[str, Function] = {
     "dropout": _drop,
     "absmax": _peak,
 }
-
-
-def _sigmoid(x: Any) -> Any:
-    """As `kd.logistic`. Its name here would import all operations with this module, not for the first trace."""
-    return kd.logistic(x)
-
-
-_GATES: dict[str, Function] = {
-    "swiglu": lambda x: x * kd.logistic(x),
-    "geglu": lambda x: 0.5 * x * (1.0 + kd.erf(x * 0.5**0.5)),
-    "reglu": lambda x: kd.maximum(x, 0.0),
-    "glu": _sigmoid,
-}
-
-
-def _swish(x: Any) -> Any:
-    """x * logistic(x) in float32 to 2^-17 of it, for results of 16 bits or less. It takes 6 instructions instead of 28."""
-    return kd.div(x, 1.0 + kd.exp2(x * -LOG2E, approx=True), approx=True)
-
-
-@cache
-def gate_function(word: str, rough: bool = False) -> Function:
-    """A gate by its name: a function of the gate's product and the gated product. `rough`: 16 bits of it are used."""
-    function = _swish if rough and word == "swiglu" else _GATES[word]
-    return lambda gate, value: function(gate) * value
-
-
-def activated(activation: Function, x: Any) -> Any:
-    """`activation(x)`, elementwise. Raises `BadCallValue` for a result of another shape, or no result."""
-    return _called("the activation", activation, x)
-
-
-def _called(word: str, function: Function, x: Any, *more: Any) -> Any:
-    """`function(x, *more)`, of each element by itself. Raises `BadCallValue` for another result, or other parameters."""
-    if why := misfit(function, x, *more):
-        what = f"{word} can't be called with {len(more) + 1} value{'s' * bool(more)}: {why}"
-        raise BadCallValue(
-            kernel="matmul", what=what, hint="it gets a part of the product, and then its operands' parts"
-        )
-    from ..ops.pointwise import mixing  # operations, imported for the first trace
-
-    result = at_own_lines(function, x, *more)
-    wrong = None
-    if getattr(result, "shape", None) != x.shape:
-        wrong = f"made {shown(result)} of {shown(x)}"
-    wrong = wrong or mixing(lambda *given: at_own_lines(function, *given), x, *more)
-    if wrong is not None:
-        hint = "use a function of each element, because it gets one part of the product at a time"
-        raise BadCallValue(kernel="matmul", what=f"{word} {wrong}", hint=hint)
-    return result
 
 
 def plus(x: Any, y: Any) -> Any:

@@ -11,7 +11,7 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ..kernel import identified
-from .epilogue import gate_function
+from .activations import gate_function
 
 INSTEAD = "multiply without it, and apply the gate with the framework's own operations"
 WIDTH = 2048  # elements of a block
@@ -36,7 +36,7 @@ def slopes_kernel(gate: Any, dtype: DType, unit: int) -> Any:
     said = ("matmul", "gate", "gated(x, y)", INSTEAD)
 
     def body(gates: Any, values: Any, gradients: Any, by_gate: Any, by_value: Any) -> None:
-        from .attention_derivative import with_derivative  # operations, imported for the first trace
+        from .attention_slopes import with_derivative  # operations, imported for the first trace
 
         part = kd.ds(kd.program_id(0) * WIDTH, WIDTH)
         wide = kd.float64 if kd.float64 in (gates.dtype, gradients.dtype) else kd.float32

@@ -12,8 +12,8 @@ from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 
+from .activations import GATES
 from .arguments import out_dtype_of
-from .epilogue import GATES
 from .grouped_tiles import MOST
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions, form_of, halves

@@ -16,13 +16,14 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import DType, as_dtype
 
 from ..kernel import identified
+from .activations import gate_function
+from .derivative_arrays import cast, check_real, interleaved, ones_of
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
-from .epilogue import gate_function
 from .grouped_arguments import NAME, out_dtype_of_groups, places_of
 from .grouped_rows import combine_rows_kernel, gather_kernel, list_kernel, width_of
 from .grouped_tiles import RowGroups
 from .matmul_options import halves
-from .product_derivatives import INSTEAD, cast, check_real, interleaved, ones_of
+from .product_derivatives import INSTEAD
 
 GRADIENTS = ("a", "b", "bias", "weights")
 
@@ -61,7 +62,7 @@ class Slopes:
 
     def by(self, number: int, sums: Sequence[Any]) -> tuple[Any, Any]:
         """(`end(*sums)`, its derivative by one of the sums)."""
-        from .attention_derivative import with_derivative  # operations, imported for the first trace
+        from .attention_slopes import with_derivative  # operations, imported for the first trace
 
         others = tuple(x for i, x in enumerate(sums) if i != number)
 

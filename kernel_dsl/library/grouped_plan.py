@@ -11,8 +11,8 @@ import kernel_dsl as kd
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.stages import target_named
 
+from .activations import gate_function
 from .arguments import alike, stored
-from .epilogue import gate_function
 from .families import family
 from .first_sizes import FirstSizes, dim_of, is_closed
 from .grouped_arguments import (

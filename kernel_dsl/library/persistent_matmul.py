@@ -13,9 +13,10 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from .activations import Function
 from .any_rows import declared, open_sizes
 from .consumer_product import ConsumerProduct
-from .epilogue import Function, outputs
+from .epilogue import outputs
 from .fed_scales import in_pairs
 from .low_tiles import pass_over
 from .matmul_config import MatmulConfig

@@ -10,9 +10,9 @@ import kernel_dsl as kd
 
 from ..dataclass import changed
 from ..layouts import meta_step
+from .activations import Function
 from .any_rows import at_launch
 from .blocks import clusters_at_once, spread, steps_of, tile_of
-from .epilogue import Function
 from .fed_scales import FedScales, feeds
 from .first_sizes import is_open, most_of
 from .low_tiles import LowTiles, check_low_tiles

@@ -1,4 +1,4 @@
-"""Gradients of the library's products under JAX and PyTorch: matmul with its epilogues, and convolutions.
+"""Gradients of `matmul` with its epilogues under JAX and PyTorch.
 
 A gated product with gradients keeps its two sums. The sums before an activation are not kept: the product is computed
 again, with the gradient as an operand of its epilogue.
@@ -6,19 +6,16 @@ again, with the gradient as an operand of its epilogue.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.errors import BadCallArgument, BadCallValue
+from kernel_dsl.errors import BadCallValue
 
 from .arguments import out_dtype_of
-from .conv_problem import ConvProblem
+from .derivative_arrays import cast, check_real, conjugated, interleaved, is_smooth, refuse, summed
 from .differentiable import FUNCTIONS, Derivative, check_plain, keyed
 from .gate_gradients import INSTEAD, gate_gradients
 from .int4 import PackedInt4, widened_dtype
@@ -32,87 +29,6 @@ FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have n
 SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", "epilogue", "operands", *FACTORS)
 
 
-def refuse(kernel: str, name: str) -> BadCallArgument:
-    """The error for an option without a derivative."""
-    return BadCallArgument(kernel=kernel, what=f"no derivative with {name}=", hint=INSTEAD)
-
-
-def check_real(kernel: str, **arrays: Any) -> None:
-    """Raise `BadCallArgument` for operands that have no gradients."""
-    for name, x in arrays.items():
-        found = as_dtype(x.dtype)
-        if not _smooth(found) or found.itemsize == 1:
-            hint = "convert it to a float of 16 bits or more before the product"
-            raise BadCallArgument(kernel=kernel, what=f"{name} is {found}, which has no gradient", hint=hint)
-
-
-def _smooth(dtype: Any) -> bool:
-    """Whether arrays of a dtype have gradients; integers are constants."""
-    found = as_dtype(dtype)
-    return found.is_float or found.name == "complex64"
-
-
-def _conjugate(x: Any) -> Any:
-    """The factor of a gradient for a product with x. PyTorch's gradients need the conjugate of x, JAX's need x."""
-    torch = _module(x).__name__ == "torch" and as_dtype(x.dtype).name == "complex64"
-    return x.conj().resolve_conj() if torch else x
-
-
-def cast(x: Any, dtype: Any) -> Any:
-    """An array in another dtype, given by another array or by name."""
-    if not (hasattr(x, "to") and hasattr(x, "requires_grad")):
-        return x.astype(dtype)
-    return x.to(getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype)
-
-
-def summed(gradient: Any, x: Any) -> Any:
-    """The gradient of a broadcast operand `x`, from one of the result's shape. Narrower gradients are summed in
-    float32.
-    """
-    if tuple(gradient.shape) != tuple(x.shape) and as_dtype(gradient.dtype).itemsize < 4:
-        gradient = cast(gradient, "float32")
-    while len(gradient.shape) > len(x.shape):
-        gradient = gradient.sum(0)
-    for axis, (has, wants) in enumerate(zip(gradient.shape, x.shape, strict=True)):
-        if has != wants:
-            gradient = gradient.sum(axis, keepdims=True)
-    return cast(gradient, x.dtype)
-
-
-def _module(x: Any) -> Any:
-    """The framework's module of an array."""
-    if isinstance(x, np.ndarray):
-        return np
-    return sys.modules["torch"] if hasattr(x, "requires_grad") and hasattr(x, "to") else sys.modules["jax"].numpy
-
-
-def ones_of(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Ones on an array's device."""
-    module: Any = _module(x)
-    where = {"device": x.device} if module.__name__ == "torch" else {}
-    return module.ones(shape, dtype=getattr(module, dtype, dtype), **where)
-
-
-def zeros_like(x: Any) -> Any:
-    """Zeros of an array's shape and dtype, on its device."""
-    return _module(x).zeros_like(x)
-
-
-def exponential(x: Any) -> Any:
-    """exp(x) by the framework."""
-    return _module(x).exp(x)
-
-
-def stacked(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays as one, along a new axis."""
-    return _module(arrays[0]).stack(arrays, axis)
-
-
-def interleaved(x: Any, y: Any) -> Any:
-    """One matrix with the columns of two matrices in turn."""
-    return stacked([x, y], -1).reshape(*x.shape[:-1], 2 * x.shape[-1])
-
-
 @cache
 def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     """An epilogue that turns a gradient of the result into a gradient of the sums."""
@@ -121,7 +37,7 @@ def slope(activation: Callable[[Any], Any] | None) -> Callable[..., Any]:
     said = ("matmul", "activation", "activation(x)", INSTEAD)
 
     def end(x: Any, gradient: Any) -> Any:
-        from .attention_derivative import with_derivative  # operations, imported for the first trace
+        from .attention_slopes import with_derivative  # operations, imported for the first trace
 
         return gradient * with_derivative(activation, x, (), said)[1]
 
@@ -136,7 +52,7 @@ def epilogue_slope(
     said = ("matmul", "epilogue", "epilogue(x, *operands)", INSTEAD)
 
     def end(x: Any, *rest: Any) -> Any:
-        from .attention_derivative import with_derivative  # operations, imported for the first trace
+        from .attention_slopes import with_derivative  # operations, imported for the first trace
 
         *operands, gradient = rest
         values = [x, *operands]
@@ -149,9 +65,6 @@ def epilogue_slope(
         return gradient * with_derivative(by, values[own], others, said)[1]
 
     return end
-
-
-# --- matmul ---------------------------------------------------------------------------------------
 
 
 def _held(x: Any) -> tuple[str, ...]:
@@ -222,7 +135,7 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     fixed = tuple(sorted(keyed(static).items()))
     key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
     real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
-    own = [not _held(x) and _smooth(y.dtype) for x in sides for y in _arrays(x)]
+    own = [not _held(x) and is_smooth(y.dtype) for x in sides for y in _arrays(x)]
     flat = [y for x in sides for y in _arrays(x)]
     given_arrays = [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)]
     keeps = _keeps_sums(options, sides) and (
@@ -326,10 +239,10 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
     found["a"] = found["b"] = None
     if not _held(a):
         right = b.unpacked(a.dtype, interpret=how["interpret"]) if _held(b) else b
-        found["a"] = summed(forward(g, _conjugate(right).swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
-    if not _held(b) and _smooth(b.dtype):
+        found["a"] = summed(forward(g, conjugated(right).swapaxes(-1, -2), out_dtype=as_dtype(a.dtype), **how), a)
+    if not _held(b) and is_smooth(b.dtype):
         left = a.dense(interpret=how["interpret"]) if _held(a) else a
-        found["b"] = summed(forward(_conjugate(left).swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
+        found["b"] = summed(forward(conjugated(left).swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
     return found
 
 
@@ -369,37 +282,3 @@ def _gated_gradients(
 
     rights = [of_right(g, x) for g, x in zip(narrow, sides, strict=True)]
     return found | {"a": summed(left, a), "b": rights if isinstance(b, (tuple, list)) else interleaved(*rights)}
-
-
-# --- convolutions ---------------------------------------------------------------------------------
-
-
-def conv2d(host: str, x: Any, w: Any, p: ConvProblem, how: dict[str, Any]) -> Any:
-    """A call of `conv2d`."""
-    forward, dgrad, wgrad = FUNCTIONS["conv2d"], FUNCTIONS["conv2d_dgrad"], FUNCTIONS["conv2d_wgrad"]
-    check_plain("conv2d", how)
-    options: dict[str, Any] = {
-        "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups,
-    }  # fmt: skip
-    more = {**options, "interpret": how["interpret"]}
-
-    def backward(gradient: Any, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        x, w = arrays
-        size, taps = tuple(map(int, x.shape)), tuple(map(int, w.shape[1:3]))
-        return [dgrad(gradient, w, size, **more), wgrad(x, gradient, taps, **more)]
-
-    def shapes(x: Any, w: Any) -> list[tuple[tuple[int, ...], Any]]:
-        dtype = as_dtype(x.dtype)
-        (batch, height, width, channels), (filters, rows, columns, _) = x.shape, w.shape
-        again = ConvProblem(batch, height, width, channels, filters, (rows, columns), **options, dtype=dtype)
-        return [(again.out_shape, dtype)]
-
-    rule = Derivative(
-        "conv2d",
-        (tuple(sorted(options.items())), how["interpret"]),
-        lambda x, w: (forward(x, w, **more),),
-        backward,
-        shapes,
-        (True, True),
-    )
-    return rule(host, [x, w])
