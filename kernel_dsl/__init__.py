@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         spacing,
     )
     from .ops.branches import cond, switch, when
+    from .ops.broadcast import broadcast_to
     from .ops.cast import astype, bitcast_convert_type, convert_element_type
     from .ops.cluster import async_store_smem, cluster_ref
     from .ops.compare import (
@@ -157,9 +158,9 @@ if TYPE_CHECKING:
     from .ops.create import arange, broadcasted_iota, full, full_like, iota, ones, ones_like, zeros, zeros_like
     from .ops.debug import debug_check, debug_print, named_scope, print_layout
     from .ops.descriptor import make_tensor_descriptor
-    from .ops.elementwise import broadcast_to
     from .ops.index import axis_index, axis_size, ds, multiple_of, num_programs, program_id
     from .ops.inline import inline_ptx
+    from .ops.join import concatenate, stack
     from .ops.logic import clip, logical_and, logical_not, logical_or, logical_xor
     from .ops.lookup import searchsorted, take_along_axis
     from .ops.loops import NDLoopInfo, nd_loop, planar_snake
@@ -256,7 +257,7 @@ if TYPE_CHECKING:
         semaphore_signal_multicast,
         semaphore_wait,
     )
-    from .ops.shape import concatenate, expand_dims, flip, pad, reshape, split, squeeze, stack, swapaxes, transpose
+    from .ops.shape import expand_dims, flip, pad, reshape, split, squeeze, swapaxes, transpose
     from .ops.sorting import argsort, sort, top_k
     from .ops.threads import griddepcontrol_launch_dependents, griddepcontrol_wait, optimization_barrier, warp_map
     from .refs import Ref as Ref

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from math import prod
 
 from .ir import ArrayType, KernelIR, Op, layout_of
+from .ops.broadcast import Broadcast, Expand
 from .ops.cast import Constant
 from .ops.create import Iota
-from .ops.elementwise import Broadcast, Expand
 from .ops.matrix import SetMaxRegisters
 
 LANES = 128  # of a warpgroup

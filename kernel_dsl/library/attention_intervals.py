@@ -9,11 +9,11 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..ir import Effect, Op, Value, array_type
-from ..ops import arith, cast, compare, elementwise
+from ..ops import arith, broadcast, cast, compare
 from ..trace import current
 
 Interval = tuple[Any, Any]  # int64 rank-0 values: the least and the largest, of bools 0 and 1
-ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand)
+ALONG = (broadcast.Broadcast, broadcast.ConvertLayout, broadcast.Expand)
 
 
 def decided(seen: Callable[[], Any], lines: dict[Value, Interval], pairs: int) -> tuple[Any, Any] | None:

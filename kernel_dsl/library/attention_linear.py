@@ -15,7 +15,7 @@ import kernel_dsl as kd
 from kernel_dsl.boundary import called
 
 from ..ir import Effect, Op, Value, array_type
-from ..ops import arith, cast, elementwise
+from ..ops import arith, broadcast, cast
 from ..trace import current
 from .attention_captured import SCORE_MOD, function_of, reading
 from .attention_opened import most_of
@@ -23,7 +23,7 @@ from .attention_problem import ScoredProblem
 from .attention_score import Score, refuse_mixing
 
 EXACT = 2**24  # float32 holds every int up to this
-ALONG = (elementwise.Broadcast, elementwise.ConvertLayout, elementwise.Expand, cast.Cast)
+ALONG = (broadcast.Broadcast, broadcast.ConvertLayout, broadcast.Expand, cast.Cast)
 Place = tuple[int, int, int]  # factors of the query's number and the key's number, and a constant
 
 

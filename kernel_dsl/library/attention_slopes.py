@@ -11,7 +11,7 @@ from kernel_dsl.boundary import called
 from kernel_dsl.errors import BadCallArgument
 
 from ..ir import Op, Value, array_type
-from ..ops import arith, cast, compare, elementwise, numeric
+from ..ops import arith, broadcast, cast, compare, numeric
 from ..ops import math as functions
 from ..trace import current
 from .attention_captured import SCORE_MOD
@@ -65,7 +65,7 @@ BINARY: dict[type[Op], tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any,
     arith.Fmod: (lambda x, y, z: 1.0, lambda x, y, z: -kd.trunc(x / y)),
     arith.Remainder: (lambda x, y, z: 1.0, lambda x, y, z: -kd.floor(x / y)),
 }
-PASSED = (elementwise.Broadcast, elementwise.ConvertLayout, cast.Cast)
+PASSED = (broadcast.Broadcast, broadcast.ConvertLayout, cast.Cast)
 STEPS = (
     compare.Compare,
     arith.FloorDivide,

@@ -6,8 +6,8 @@ from ..boundary import OPERATIONS as OPERATIONS
 from ..boundary import public as _public
 
 _FILES = """
-    access arith associative atomic axes barrier bits branches cast cluster compare control copy copy_waits create debug
-    dense descriptor elementwise gather handles index inline logic lookup loops math matrix multimem numeric nvshmem
+    access arith associative atomic axes barrier bits branches broadcast cast cluster compare control copy copy_waits create debug
+    dense descriptor elementwise gather handles index inline join logic lookup loops math matrix multimem numeric nvshmem
     packed pointwise product random reduce ref remote remote_copy scaled_dot scan scheduling scope semaphore shape
     sorting storage sync table threads ufuncs unrolling
 """  # every file of this folder: a constant, because listing a folder takes time

@@ -21,8 +21,8 @@ from ..values import Array
 from ..view import View
 from . import arith, compare
 from .arith import Select
+from .broadcast import Broadcast, ConvertLayout, Expand, broadcast_shapes
 from .cast import Cast, as_value, constant, item_type
-from .elementwise import Broadcast, ConvertLayout, Expand, broadcast_shapes
 from .index import MultipleOf
 
 _WIDENED = (

@@ -20,18 +20,9 @@ from ..ir import Value, array_type, operand, option
 from ..promote import computing
 from ..trace import current, traced
 from ..values import Array
+from .broadcast import together
 from .cast import as_number, as_value, astype, bitcast_convert_type, bits_of, constant, item_type, rounded
-from .elementwise import (
-    Binary,
-    Compare,
-    Elementwise,
-    Interval,
-    Unary,
-    common_dtype,
-    in_floats,
-    operands_of,
-    together,
-)
+from .elementwise import Binary, Compare, Elementwise, Interval, Unary, common_dtype, in_floats, operands_of
 
 __all__ = [
     "abs",

@@ -16,8 +16,8 @@ from ..trace import emit, end_region, into, new_value, resolve
 from ..tree import flatten, pictured, unflatten
 from ..values import Array
 from .axes import one_axis
+from .broadcast import common_layout, convert
 from .cast import as_value, rounded
-from .elementwise import common_layout, convert
 from .pointwise import mixing_places
 
 __all__ = ["associative_scan"]

@@ -21,7 +21,7 @@ from ..target import Feature
 from ..trace import LayoutVar, current, traced
 from ..values import Array
 from .access import check_writable, mask_value, stored_value, view_of
-from .elementwise import broadcast_shapes, broadcast_value
+from .broadcast import broadcast_shapes, broadcast_value
 from .gather import GatherTarget
 from .ref import as_ref
 

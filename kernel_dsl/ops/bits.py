@@ -11,9 +11,10 @@ from ..promote import computing, true_division
 from ..trace import traced
 from ..values import Array
 from .arith import absolute, bitwise_or, elementwise, right_shift
+from .broadcast import together
 from .cast import as_value, astype, bitcast_convert_type, bits_of, rounded
 from .compare import equal, greater, greater_equal, less, maximum, minimum, not_equal, where
-from .elementwise import Binary, Unary, common_dtype, operands_of, together
+from .elementwise import Binary, Unary, common_dtype, operands_of
 from .numeric import copysign, isfinite, isinf, isnan, trunc
 
 __all__ = [

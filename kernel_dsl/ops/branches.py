@@ -12,9 +12,9 @@ from ..source import of_function
 from ..trace import emit, end_region, into, resolve
 from ..tree import unflatten
 from ..values import Array
+from .broadcast import convert
 from .cast import as_value, rounded
 from .control import If, Switch, as_predicate, leaves_of, same_structure
-from .elementwise import convert
 
 __all__ = ["cond", "switch", "when"]
 

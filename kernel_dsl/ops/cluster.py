@@ -18,9 +18,9 @@ from ..trace import LayoutVar, current, emit
 from ..values import Array
 from .access import stored_value, view_of
 from .barrier import BarrierRef, as_barrier
+from .broadcast import broadcast_shapes, broadcast_value
 from .cast import as_value
 from .copy import cluster_positions
-from .elementwise import broadcast_shapes, broadcast_value
 from .ref import AllocBarrier, as_ref, check_own_block
 
 __all__ = ["async_store_smem", "cluster_ref"]

@@ -14,8 +14,9 @@ from ..trace import is_tracing, traced
 from ..values import Array
 from ..variables import Expression, Symbol
 from .arith import IsNan, Select, bitwise_or, elementwise
+from .broadcast import together
 from .cast import as_value, astype
-from .elementwise import Binary, Compare, Interval, common_dtype, operands_of, together
+from .elementwise import Binary, Compare, Interval, common_dtype, operands_of
 
 __all__ = [
     "equal",

@@ -20,8 +20,8 @@ from ..source import of_function
 from ..trace import LayoutVar, emit, end_region, find, into, is_open, new_value, resolve
 from ..tree import flatten, pictured, unflatten
 from ..values import Array
+from .broadcast import convert
 from .cast import as_value, astype, constant, rounded
-from .elementwise import convert
 from .unrolling import WRITTEN_OUT, counter_of, end_of_groups, together, unrolling
 
 __all__ = ["fori_loop", "loop", "while_loop"]

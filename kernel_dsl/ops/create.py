@@ -20,8 +20,8 @@ from ..refs import Ref
 from ..trace import LayoutVar, traced
 from ..values import Array
 from .axes import axes_of
+from .broadcast import Broadcast
 from .cast import as_value, item_type, rounded
-from .elementwise import Broadcast
 
 __all__ = [
     "arange",

@@ -15,9 +15,9 @@ from ..refs import Ref, View, ViewDim
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen
+from .broadcast import broadcast_shapes, broadcast_value
 from .cast import as_value, astype
 from .compare import where
-from .elementwise import broadcast_shapes, broadcast_value
 from .shape import expand_dims
 
 __all__: list[str] = []

@@ -18,8 +18,8 @@ from ..memory import ShapeDtypeStruct
 from ..refs import Ref, View
 from ..trace import emit, resolve, traced
 from ..values import Array
+from .broadcast import together
 from .cast import as_value
-from .elementwise import together
 from .sync import WarpgroupBarrier
 from .threads import InlinePtx
 

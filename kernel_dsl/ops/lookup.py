@@ -12,10 +12,11 @@ from ..facts import certain
 from ..indices import array_of, from_start, has_arrays
 from ..values import Array
 from .axes import one_axis
+from .broadcast import broadcast_shapes, broadcast_to
 from .cast import as_value, astype
 from .compare import where
 from .create import full_like
-from .elementwise import broadcast_shapes, broadcast_to, common_dtype
+from .elementwise import common_dtype
 
 __all__ = ["searchsorted", "take_along_axis"]
 

@@ -21,8 +21,8 @@ from ..trace import current, emit, traced
 from ..transforms import check_fields, find_swizzle
 from ..values import Array
 from .access import view_of
+from .broadcast import broadcast_value, convert
 from .cast import as_value
-from .elementwise import broadcast_value, convert
 from .ref import AllocSmem, check_own_block
 from .threads import AliasSmem
 

@@ -21,8 +21,8 @@ from ..target import Feature
 from ..trace import LayoutVar, current, emit, traced
 from ..values import Array
 from .access import check_writable, stored_value, view_of
+from .broadcast import broadcast_shapes, broadcast_value
 from .cast import as_value, astype
-from .elementwise import broadcast_shapes, broadcast_value
 from .ref import as_ref
 from .remote import RemoteRef
 

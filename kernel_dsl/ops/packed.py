@@ -13,8 +13,8 @@ from ..layouts import resolve_rule
 from ..packed import PackedRef
 from ..values import Array
 from .access import check_writable, stored_value
+from .broadcast import broadcast_shapes, broadcast_value, convert
 from .cast import as_value, astype
-from .elementwise import broadcast_shapes, broadcast_value, convert
 from .ref import enter, load, store
 from .storage import bytes_of, doubled, halved, numbers_of
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ..ir import ArrayType, Op, Region, Value, array_type
 from ..trace import LayoutVar, current, into, new_value
-from . import cast, control, elementwise, gather, index, ref, shape
+from . import broadcast, cast, control, elementwise, gather, index, join, ref, shape
 from .reduce import ArgReduce, Reduce
 from .scan import Scan
 from .sorting import ArgSort, Sort
@@ -25,7 +25,7 @@ APART = 0  # the value varies along this axis, and not as the part does
 Axes: TypeAlias = tuple[int | None, ...]
 SAME = (
     elementwise.Elementwise,
-    elementwise.ConvertLayout,
+    broadcast.ConvertLayout,
     cast.Cast,
     cast.Bitcast,
     index.MultipleOf,
@@ -140,7 +140,7 @@ class _Walk:
         if isinstance(op, SAME):
             return _joined(*map(self.of, op.values()))
         rank = len(array_type(op.results[0]).shape)
-        if isinstance(op, elementwise.Broadcast):
+        if isinstance(op, broadcast.Broadcast):
             return _joined(self.of(op.x), (None,) * rank)
         if isinstance(op, cast.Constant):
             return (None,) * rank
@@ -164,7 +164,7 @@ class _Walk:
 
     def moved(self, op: Any) -> Axes | None:
         """The axes of the result of an op that moves or combines elements along some axes; None for another op."""
-        if isinstance(op, elementwise.Expand):
+        if isinstance(op, broadcast.Expand):
             axes = list(self.of(op.x))
             for dim in op.dims:
                 axes.insert(dim, None)
@@ -180,7 +180,7 @@ class _Walk:
             return _without(self.along(op, (op.axis,)), (op.axis,))
         if isinstance(op, (Scan, Sort, ArgSort)):
             return self.along(op, (op.axis if isinstance(op, Scan) else -1,))
-        if isinstance(op, shape.Concatenate):
+        if isinstance(op, join.Concatenate):
             return _joined(*(self.along(op, (op.axis,), x) for x in op.parts))
         return self.picked(op) if isinstance(op, shape.Pick) else None
 

@@ -21,12 +21,12 @@ from ..target import Feature
 from ..trace import current, resolve, traced
 from ..values import Array
 from .access import view_of
+from .broadcast import broadcast_shapes, broadcast_value, convert
 from .cast import as_value, astype
-from .elementwise import broadcast_shapes, broadcast_value, convert
+from .join import stack
 from .ref import AllocSmem, is_peer
 from .scaled_dot import check_scales, scaled, thrice
 from .scope import scope
-from .shape import stack
 
 __all__ = ["dot", "matmul", "mma"]
 

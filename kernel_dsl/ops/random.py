@@ -20,9 +20,9 @@ from ..trace import LayoutVar, emit
 from ..values import Array
 from .arith import right_shift
 from .bits import nextafter
+from .broadcast import broadcast_to
 from .cast import as_value, astype, bitcast_convert_type, constant, rounded
 from .compare import less, minimum
-from .elementwise import broadcast_to
 from .math import cos, log, sqrt
 
 __all__: list[str] = []  # users find these functions in `kd.random`

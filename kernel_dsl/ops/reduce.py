@@ -15,9 +15,9 @@ from ..trace import resolve, traced
 from ..values import Array
 from .arith import multiply, subtract, true_divide
 from .axes import normalise_axes, one_axis
+from .broadcast import expanded
 from .cast import as_value, astype, rounded
 from .create import full
-from .elementwise import expanded
 from .shape import reshape
 
 any_of = any  # the builtin: `any` below is the language's

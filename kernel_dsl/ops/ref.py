@@ -24,7 +24,7 @@ from ..refs import Access, Elements, Ref, View
 from ..trace import LayoutVar, current, emit, find, traced
 from ..values import Array
 from .access import check_writable, fill_value, mask_value, stored_value, view_of
-from .elementwise import broadcast_shapes, broadcast_value
+from .broadcast import broadcast_shapes, broadcast_value
 from .gather import gather, scatter
 from .shape import reshape
 

@@ -11,10 +11,10 @@ from ..layouts import mma_lhs, mma_rhs
 from ..refs import Ref
 from ..values import Array
 from .bits import bitcast_convert_type
+from .broadcast import convert
 from .cast import astype
 from .compare import where
 from .create import arange
-from .elementwise import convert
 from .numeric import isfinite
 
 RUN = 256  # elements of K after which sums leave the tensor core, whose accumulator truncates low bits

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..arguments import refuse, static_int, static_ints
-from ..conversion import cheaper, plan_in_warps
 from ..diagnostics import CostNote, of_kind, shown
 from ..errors import BadArgument, BadAxis, BadIndex
 from ..facts import Range
@@ -18,31 +17,18 @@ from ..indices import is_index
 from ..ir import ArrayType, MemorySpace, Op, RefType, Value, array_type, attr, operand, operands
 from ..layout import SCALAR, Layout
 from ..memory import as_shape
-from ..promote import promote
 from ..refs import Ref, View, ViewDim
 from ..relabel import reshaped, sliced
 from ..shapes import infer_shape
-from ..trace import LayoutVar, current, find, resolve, traced
+from ..trace import LayoutVar, current, resolve, traced
 from ..values import Array
 from ..view import Limit
 from .access import view_of
 from .axes import axes_of, normalise_axes, one_axis
-from .cast import as_value, item_type
-from .elementwise import Broadcast, convert, expanded, work_again
+from .broadcast import Broadcast, convert, expanded
+from .cast import as_value
 
-__all__ = [
-    "concatenate",
-    "expand_dims",
-    "flip",
-    "pad",
-    "reshape",
-    "split",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "transpose",
-]
-
+__all__ = ["expand_dims", "flip", "pad", "reshape", "split", "squeeze", "swapaxes", "transpose"]
 
 MANY, WASTE = 32, 8  # registers of a lane that are no waste, and times as many as the elements need
 
@@ -93,20 +79,6 @@ class Pick(Op, name="pick"):
 
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType(self.view.shape, array_type(self.x).dtype, self.layout),)
-
-
-class Concatenate(Op, name="concatenate"):
-    """Values joined along an axis: registers, or through SMEM. PTX `mov`, or `st.shared` and `ld.shared`."""
-
-    parts: tuple[Value, ...] = operands()
-    axis: int = attr()
-    layout: Any = attr()
-
-    def infer(self) -> tuple[Any, ...]:
-        types = [array_type(p) for p in self.parts]
-        shape = list(types[0].shape)
-        shape[self.axis] = sum(t.shape[self.axis] for t in types)
-        return (ArrayType(tuple(shape), types[0].dtype, self.layout),)
 
 
 # --- reshaping -----------------------------------------------------------------------------------
@@ -190,13 +162,13 @@ def reshape(x: Any, *shape: Any) -> Array:
     layout = LayoutVar(to)
     stay = reshaped(resolve(value.type.layout), value.shape, to)
     op = Pick(value, (), None, to, view, layout)
-    result = _moved(op, stay is None)
+    result = moved(op, stay is None)
     if stay is not None:
         layout.free = stay, _note(op)
     return result
 
 
-def _moved(op: Op, moves: bool, how: str = "") -> Array:
+def moved(op: Op, moves: bool, how: str = "") -> Array:
     """The result of an op, with a cost note if its elements move: through SMEM, or by the method `how`."""
     result: Array = traced(op)
     if moves and 0 not in array_type(op.result).shape:
@@ -208,6 +180,15 @@ def _note(op: Op, how: str = "") -> CostNote:
     size = sum(prod(array_type(v).shape) * array_type(v).dtype.itemsize for v in op.values() if array_type(v).shape)
     how = how or f"through SMEM: {size} bytes written and read, and a barrier"
     return CostNote(f"{op.result.type} takes its elements from other lanes: {how}", op.loc)
+
+
+def wastes(layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether elements that stay in their lanes take so many registers that a trip through SMEM costs less.
+
+    Slices leave lanes without elements, and what is joined to them takes more registers of the others: a chain of both,
+    as of an FFT, would end with each element in a register of one lane.
+    """
+    return layout.registers > max(MANY, WASTE * -(-prod(shape) // 128))
 
 
 # --- slices of values ----------------------------------------------------------------------------
@@ -257,7 +238,7 @@ def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, 
     `fill`: the value outside.
     """
     found = sliced(resolve(value.type.layout), view) if root == value.shape and not offsets else None
-    if found is not None and _wastes(found.layout, view.shape):
+    if found is not None and wastes(found.layout, view.shape):
         found = None
     open_one: Any = LayoutVar(view.shape) if view.shape else SCALAR
     layout = open_one if found is None else found.layout
@@ -265,8 +246,8 @@ def pick(value: Array, root: tuple[int, ...], view: View, offsets: tuple[Value, 
     op = Pick(value, offsets, other, root, view, layout)
     if found is not None and found.mask:
         count = found.layout.registers * (2 if value.dtype.bits == 64 else 1)
-        return _moved(op, True, f"{count} shuffles a lane")
-    return _moved(op, found is None)
+        return moved(op, True, f"{count} shuffles a lane")
+    return moved(op, found is None)
 
 
 def flip(x: Any, axis: Any = None) -> Array:
@@ -322,92 +303,6 @@ def _widths(given: Any, rank: int) -> list[tuple[int, int]]:
             raise BadArgument(op="pad", what=f"pad_width={given} is negative", hint="slice the value instead")
         out.append((both[0], both[1]))
     return out
-
-
-def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Values joined along an axis; dtypes promote. Raises `ShapeMismatch`.
-
-    >>> run(lambda x, y: kd.concatenate([x, y]), [1, 2], [3])
-    [1 2 3]
-    """
-    if not arrays:
-        raise BadArgument(op="concatenate", what="no values", hint="give at least one")
-    dtype, _ = promote([item_type(a, "concatenate") for a in arrays])
-    parts = [as_value(a, "concatenate", dtype) for a in arrays]
-    if parts[0].ndim == 0:
-        raise BadArgument(op="concatenate", what="rank-0 values", hint="use `kd.stack`")
-    dim = one_axis(axis, parts[0].ndim, parts[0].shape)
-    first = parts[0].shape
-    for p in parts[1:]:
-        rest = [(s[:dim], s[dim + 1 :]) for s in (first, p.shape)]
-        if p.ndim != len(first) or rest[0] != rest[1]:
-            what = f"shapes {' and '.join(str(q.shape) for q in parts)} differ beside axis {dim}"
-            raise BadArgument(op="concatenate", what=what, hint="pad or slice them to agree")
-    parts = [p for p in parts if p.shape[dim]] or parts[:1]
-    if len(parts) == 1:
-        return parts[0]
-    shape = (*first[:dim], sum(p.shape[dim] for p in parts), *first[dim + 1 :])
-    stay = joined(parts, shape, dim)
-    if stay is None:
-        return _moved(Concatenate(tuple(parts), dim, LayoutVar(shape)), True)
-    whole, views = stay
-    return traced(Concatenate(tuple(convert(p, v) for p, v in zip(parts, views, strict=True)), dim, whole))
-
-
-def joined(parts: list[Array], shape: tuple[int, ...], dim: int) -> tuple[Layout, list[Layout]] | None:
-    """The layout of values joined along `dim` whose elements stay in their lanes, and the layout that each part needs.
-    Open layouts adapt; of the closed ones at most one is converted through SMEM. None if there is no such layout.
-    """
-    closed = [p for p in parts if isinstance(find(p.type.layout), Layout) and work_again(p) is None]
-    for base in dict.fromkeys(resolve(p.type.layout) for p in closed or parts[:1]):
-        period = max((bit[1] * 2 for bit in base.bits if bit is not None and bit[0] == dim), default=1)
-        if shape[dim] % period:
-            continue
-        regs = [(d, n, s) for d, n, s in base.regs if d != dim or s < period]
-        whole = Layout(base.rank, (*regs, (dim, shape[dim] // period, period)), base.lanes, base.warps)
-        start, views = [0] * len(shape), list[Layout]()
-        for part in parts:
-            found = sliced(whole, View(tuple(ViewDim(n, i) for i, n in enumerate(part.shape)), tuple(start)))
-            if found is None:
-                break
-            views.append(found.layout)
-            start[dim] += part.shape[dim]
-        fixed = [(p, v) for p, v in zip(parts, views, strict=False) if any(p is c for c in closed)]
-        if len(views) == len(parts) and sum(_crosses(p, v) for p, v in fixed) < 2 and not _wastes(whole, shape):
-            return whole, views
-    return None
-
-
-def _wastes(layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether elements that stay in their lanes take so many registers that a trip through SMEM costs less.
-
-    Slices leave lanes without elements, and what is joined to them takes more registers of the others: a chain of both,
-    as of an FFT, would end with each element in a register of one lane.
-    """
-    return layout.registers > max(MANY, WASTE * -(-prod(shape) // 128))
-
-
-def _crosses(value: Array, new: Layout) -> bool:
-    """Whether a value goes through SMEM to get this layout."""
-    old = resolve(value.type.layout)
-    plan = plan_in_warps(old, new, value.shape)
-    return old != new and (plan is None or not cheaper(plan, old, new, value.dtype))
-
-
-def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Values joined along a new axis.
-
-    >>> run(lambda x: kd.stack([x, x + 1]), [1, 2])
-    [[1 2]
-     [2 3]]
-    """
-    if not arrays:
-        raise BadArgument(op="stack", what="no values", hint="give at least one")
-    values = [as_value(a, "stack") for a in arrays]
-    if len({v.shape for v in values}) > 1:
-        what = f"shapes {' and '.join(str(v.shape) for v in values)} differ"
-        raise BadArgument(op="stack", what=what, hint="broadcast, pad or slice them to agree")
-    return concatenate([expand_dims(v, axis) for v in values], axis)
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:

@@ -16,9 +16,9 @@ from ..trace import resolve, traced
 from ..values import Array
 from .arith import abs as magnitude_of
 from .bits import signbit
+from .broadcast import convert
 from .cast import Bitcast, astype, bitcast_convert_type, enter
 from .compare import where
-from .elementwise import convert
 from .logic import clip
 from .numeric import isnan
 

@@ -13,11 +13,11 @@ import pytest
 
 from kernel_dsl.ir import Op
 from kernel_dsl.lowering.context import Context
-from kernel_dsl.ops import shape
-from kernel_dsl.ops.elementwise import ConvertLayout
+from kernel_dsl.ops import join, shape
+from kernel_dsl.ops.broadcast import ConvertLayout
 from tests.kernels import CASES
 
-MOVES = (ConvertLayout, *(op for op in Op.registry.values() if op.__module__ == shape.__name__))
+MOVES = (ConvertLayout, *(op for op in Op.registry.values() if op.__module__ in (join.__name__, shape.__name__)))
 
 
 def op_of_the_call() -> Op:

@@ -12,7 +12,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.ir import ArrayType
-from kernel_dsl.ops.shape import MANY, WASTE, Concatenate, Pick
+from kernel_dsl.ops.join import Concatenate
+from kernel_dsl.ops.shape import MANY, WASTE, Pick
 
 STEPS = (
     "half",
