@@ -33,7 +33,7 @@ from .wording import described
 if TYPE_CHECKING:
     from ..machine.group import Group
     from ..machine.launch import Run
-    from .shadow import ShadowAccess
+    from .shadow_access import ShadowAccess
 
 Array = npt.NDArray[Any]
 Key = tuple[Any, int]  # the memory, the instruction of the loads (0: any)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..isa.instructions import known_form
 from ..ptx.module import Instruction, Mem, Reg
 from .runaway import Round, deciding_by
-from .shadow import adds_nothing
+from .shadow_access import adds_nothing
 
 if TYPE_CHECKING:
     from ..machine.group import Group

@@ -15,7 +15,8 @@ from .folding import Folding
 from .kinds import HazardKind
 from .parted_shadow import PartedShadow
 from .readers import ONE, Readers
-from .shadow import AGENT, CLOCK, ShadowAccess, agent_of, generic_access
+from .shadow import AGENT, CLOCK, agent_of
+from .shadow_access import ShadowAccess, generic_access
 from .wording import AccessSide
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from .kinds import HazardKind
 if TYPE_CHECKING:
     from ..machine.group import Group
     from ..machine.launch import Run
-    from .shadow import ShadowAccess
+    from .shadow_access import ShadowAccess
 
 Array = npt.NDArray[Any]
 WAITED: tuple[str] = ("grid",)  # the queue whose first clock is the end of the earlier launches

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..machine.launch import Run
     from ..machine.program import Program
     from .global_shadow import GlobalShadow
-    from .shadow import ShadowAccess
+    from .shadow_access import ShadowAccess
 
 Array = npt.NDArray[Any]
 _SYNCHRONISE = {"bar", "barrier", "mbarrier", "griddepcontrol"}

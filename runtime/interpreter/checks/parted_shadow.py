@@ -19,7 +19,8 @@ from .columns import FEW, Accesses
 from .folding import Folding
 from .numbers import Whole
 from .readers import Readers, ReaderSets
-from .shadow import Shadow, ShadowAccess
+from .shadow import Shadow
+from .shadow_access import ShadowAccess
 
 if TYPE_CHECKING:
     from ..machine.launch import Run

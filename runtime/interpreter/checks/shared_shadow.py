@@ -11,7 +11,8 @@ from . import overtaken
 from .clocks import GENERIC, PERFORMED, earlier
 from .columns import over_runs, rows_at, run_heads, runs
 from .read_sets import ReadSets
-from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, ShadowAccess, agent_of, row_of
+from .shadow import AGENT, ATOMIC, CLOCK, SHARED_READ, Shadow, agent_of, row_of
+from .shadow_access import ShadowAccess
 from .wording import AccessSide, conflict
 
 if TYPE_CHECKING:

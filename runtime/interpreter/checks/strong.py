@@ -24,7 +24,8 @@ from .columns import Accesses
 
 if TYPE_CHECKING:
     from ..machine.launch import Run
-    from .shadow import Shadow, ShadowAccess
+    from .shadow import Shadow
+    from .shadow_access import ShadowAccess
 
 Array = npt.NDArray[Any]
 Held = tuple[Array, Array, Array]  # epochs, sites and reach of earlier accesses

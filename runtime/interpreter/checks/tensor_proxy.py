@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from .clocks import TENSOR_MAP
 from .kinds import HazardKind
-from .shadow import CLOCK, agent_of, generic_access
+from .shadow import CLOCK, agent_of
+from .shadow_access import generic_access
 
 if TYPE_CHECKING:
     from ..machine.group import Group
     from ..machine.launch import Run
     from ..ptx.module import Instruction
-    from .shadow import ShadowAccess
+    from .shadow_access import ShadowAccess
 
 Array = npt.NDArray[Any]
 MAP_BYTES = 128

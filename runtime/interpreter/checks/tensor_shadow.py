@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..isa.semantics.tensor_core import COLUMNS
 from .clocks import GENERIC
 from .foreign import widened
-from .shadow import ShadowAccess
+from .shadow_access import ShadowAccess
 from .shared_shadow import SharedShadow
 
 if TYPE_CHECKING:

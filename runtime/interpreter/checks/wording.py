@@ -12,7 +12,7 @@ from .hazards import Place
 from .kinds import HazardKind
 
 if TYPE_CHECKING:
-    from .shadow import ShadowAccess
+    from .shadow_access import ShadowAccess
 
 
 @dataclass(frozen=True)

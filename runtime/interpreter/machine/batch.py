@@ -19,7 +19,8 @@ from .frame import Frame
 from .group import Group, merge
 from .mbarriers import Mbarriers
 from .memory import RANK_SHIFT
-from .spaces import LocalSpace, OwnShared, ParamSpace, SharedSpace
+from .shared_space import OwnShared, SharedSpace
+from .spaces import LocalSpace, ParamSpace
 
 if TYPE_CHECKING:
     from .launch import Run

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..checks import tensor_shadow
 from ..checks.kinds import HazardKind
-from ..checks.shadow import ShadowAccess, generic_access
+from ..checks.shadow_access import ShadowAccess, generic_access
 from ..checks.tensor_shadow import TensorShadow, granules
 from ..isa.semantics.tensor_core import COLUMNS, LANES, fragment
 from ..ptx.module import Instruction

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..checks.foreign import widened
 from ..checks.kinds import HazardKind
-from ..checks.shadow import ShadowAccess
+from ..checks.shadow_access import ShadowAccess
 from ..isa.semantics.descriptor import RESERVED, reserved_fields
 from ..isa.semantics.fragments import a_matrix, sparse_indices
 from ..isa.semantics.wgmma import WgmmaSemantics

@@ -16,7 +16,7 @@ from ...ptx.module import TYPE_BYTES, Instruction
 from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
-from ..spaces import own_only
+from ..shared_space import own_only
 from .accesses import address_of
 from .atomics import combiner
 from .lanes import BulkStore, Lanes, Reader, check_running, multicast

@@ -19,7 +19,7 @@ from ..group import Group
 from ..im2col import Im2colMap, decode_im2col_map, wrong_copy
 from ..memory import PARAM_WINDOW, WINDOW_BITS, WINDOW_MASK
 from ..program import Op, builds
-from ..spaces import own_only
+from ..shared_space import own_only
 from ..tensor_map import TensorMap, decode_tensor_map, rule_broken
 from .accesses import address_of
 from .columns import ColumnTile

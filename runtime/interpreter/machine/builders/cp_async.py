@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...checks.kinds import HazardKind
-from ...checks.shadow import ShadowAccess
+from ...checks.shadow_access import ShadowAccess
 from ...ptx.module import Instruction, Negated, Reg
 from ..compiler import Compiler
 from ..engine import Pending
 from ..group import Group
 from ..program import Op, builds
-from ..spaces import Part, own_only
+from ..shared_space import own_only
+from ..spaces import Part
 from .accesses import address_of, scatter, unchanged
 from .lanes import constant_operand
 from .mbarrier_ops import by_offset, lanes_at

@@ -16,7 +16,7 @@ from ...ptx.module import Instruction, Vec
 from ..compiler import Compiler
 from ..group import Group
 from ..program import Op, builds
-from ..spaces import own_only
+from ..shared_space import own_only
 from .accesses import address_of
 from .lanes import Lanes, check_running
 from .transfers import Issuer, complete, note_shared, shared_span

@@ -13,7 +13,8 @@ from ..compiler import Compiler, registers
 from ..group import Group
 from ..memory import LOCAL_WINDOW, PARAM_WINDOW, RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
 from ..program import Op, builds
-from ..spaces import OwnShared, Part
+from ..shared_space import OwnShared
+from ..spaces import Part
 from .accesses import MemoryForm, address_of, changes, combine, gather, noted, scatter, space_name, space_of, unchanged
 
 Array = npt.NDArray[Any]

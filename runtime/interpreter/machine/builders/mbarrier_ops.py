@@ -19,7 +19,7 @@ from ..group import Group
 from ..mbarriers import PHASE_BITS, TIMED_OUT
 from ..memory import SHARED_RESERVED, WINDOW_MASK
 from ..program import Op, builds
-from ..spaces import own_only
+from ..shared_space import own_only
 from .accesses import address_of
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,8 @@ from kernel_dsl.tma import COPY_RULES, BoxCopy, CopyRule
 
 from ...checks.kinds import HazardKind
 from ...checks.lane_copies import LaneSource
-from ...checks.shadow import ShadowAccess, row_of
+from ...checks.shadow import row_of
+from ...checks.shadow_access import ShadowAccess
 from ...ptx.module import Instruction
 from ..memory import SHARED_RESERVED
 from ..tensor_map import swizzled

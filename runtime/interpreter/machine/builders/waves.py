@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kernel_dsl.tma import SMEM_UNIT
 
 from ...checks.clocks import earlier
-from ...checks.shadow import ShadowAccess
+from ...checks.shadow_access import ShadowAccess
 from ...ptx.module import Instruction
 from ..engine import Wave
 from ..memory import SHARED_RESERVED, Buffer
