@@ -118,13 +118,13 @@ def _member(ref: Any, axis: int, index: Any) -> Any:
 
 @checks_itself("kernel", "in_axes")
 def vmap(kernel: Any, in_axes: Any = 0) -> Kernel:
-    """The kernel over a batch: the grid gets a leading axis, and each of its members works on a part of the inputs.
+    """A kernel that runs `kernel` for each member of a batch: the grid gets a leading axis of members.
 
-    `in_axes`: the axis of every input that counts members; or a tuple with an int, or None for one that all share, an
-    input. For an input that is a nest of tuples, lists and dicts, an int or None is for all its arrays, and a nest of
-    them gives each array its own. Outputs count members along a leading axis. `program_id`, `axis_index` and global
-    semaphores in the body are those of one member. Raises `BadArgumentType`; the call raises `KernelValue` where
-    batches or nests differ.
+    `in_axes`: an int, the axis of members in every input; or a tuple with an entry for each input. An entry is an int,
+    or None for an input that all members share. For an input that is a nest of tuples, lists and dicts, an int or None
+    is for all its arrays, and a nest of them gives each array its own. Outputs have a leading axis of members.
+    `program_id`, `axis_index` and global semaphores in the body are those of one member. Raises `BadArgumentType`; the
+    call raises `KernelValue` where batches or nests differ.
     """
     if not isinstance(kernel, Kernel):
         raise BadArgumentType(op="vmap", what=f"{shown(kernel)} is no kernel", hint="map what `@kd.kernel(...)` made")

@@ -172,7 +172,7 @@ class Layout:
         return self._map_dims({old: new for new, old in enumerate(permutation)}, self.rank)
 
     def expand(self, dims: Iterable[int]) -> Layout:
-        """With new dimensions of extent 1 at `dims` (positions in the result). Raises `BadArgument`."""
+        """The layout with new dimensions of extent 1 at `dims` (positions in the result). Raises `BadArgument`."""
         several = isinstance(dims, (list, tuple, set, frozenset, range)) and len(dims) <= MAX_NEW
         given: list[Any] = list(dims) if several else [dims]
         if not all(isinstance(d, int) for d in given):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -28,9 +28,9 @@ from .variables import Symbol, binding_is_active
 class MemorySpace(Enum, metaclass=Choices):
     """The memory of a Ref's elements. A call makes a specification of scratch: `kd.SMEM((64, 64), kd.float32)`.
 
-    It takes a static shape, a dtype, for SMEM `transforms=`, a tiling and a swizzle, and for GMEM `per_block=`. Each
-    launch has its own scratch in GMEM: one buffer for all blocks, or with `per_block=True` one for each. It is
-    uninitialised. A block may read the stores of another if something orders them. Raises `BadArgumentType`,
+    A specification has a static shape and a dtype. SMEM takes `transforms=`, a tiling and a swizzle. Scratch in GMEM is
+    one buffer for all blocks of a launch, or with `per_block=True` one for each block. It is new in each launch and
+    uninitialised, and blocks may read each other's stores if something orders them. Raises `BadArgumentType`,
     `BadArgument`, `BadTransform`, `PackedAccess`.
     """
 

@@ -65,8 +65,8 @@ def tune(
     `space`: instances of dataclasses, in a list or from a generator, or a function of the specs (or of nothing) that
     returns them. Specs are a call's arguments with `ShapeDtypeStruct`s in the place of arrays. `key(*specs)`: a
     hashable key. Calls with equal keys share a configuration. By default it has the shapes and dtypes of all arrays.
-    `predict(config, *specs)`: an estimate of the time, in any unit; without it the space's order is kept, so the
-    likeliest come first.
+    `predict(config, *specs)`: an estimate of the time, in any unit. Without it the order of the space counts, so the
+    configurations that are probably fast come first.
 
     The first call for a key on a GPU drops configurations that tracing, lowering or the assembler refuses, that spill
     registers, or whose block does not fit a multiprocessor. It compiles the `keep` best predicted ones in child
@@ -80,7 +80,8 @@ def tune(
     `budget=`. Without a GPU, in the interpreter, in a graph that is recorded and under JAX's transformations nothing is
     measured.
 
-    Raises `TuningSpace`, `TuneType`, `TuneValue`; calls raise `TuningKey`, `NotTunable`, `NoConfiguration`, `ResultsDiffer`.
+    Raises `TuningSpace`, `TuneType`, `TuneValue`; calls raise `TuningKey`, `NotTunable`, `NoConfiguration`,
+    `ResultsDiffer`.
     """
     op = "tune"
     if isinstance(space, type):  # calling it would make an instance

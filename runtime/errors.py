@@ -67,19 +67,19 @@ def file_error(path: str | os.PathLike[str], word: str, error: OSError | ValueEr
 
 
 class DeviceError(RunError, RuntimeError):
-    """A device that does not exist, or that cannot run the kernel."""
+    """The device does not exist, or cannot run the kernel."""
 
     code = "device"
 
 
 class LoadError(RunError, RuntimeError):
-    """An image that the device refuses. The message holds the assembler's or driver's log."""
+    """The device refuses an image. The message holds the assembler's or driver's log."""
 
     code = "load-failed"
 
 
 class LaunchError(RunError, RuntimeError):
-    """A failed launch, or an asynchronous fault of an earlier one.
+    """A launch failed, or an earlier one had a fault that became known now.
 
     `context_survives`: whether other work on this GPU can continue in this process. `status`: the driver's name of the
     error, such as "CUDA_ERROR_ILLEGAL_ADDRESS".

@@ -161,7 +161,8 @@ class AttentionBackward(Named):
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
     `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Tensor cores compute float16 and bfloat16, if dim
     and v_dim are multiples of 8 from 16 to 256 and rows are contiguous and begin at multiples of 16 bytes, but not
-    ragged lengths with `deterministic` beyond a dimension of 128. All other calls use slower kernels, and log the reason.
+    ragged lengths with `deterministic` beyond a dimension of 128. All other calls use slower kernels, and log the
+    reason.
 
     Raises `BadCallArgument` for wrong arrays or options, or a `score_mod` without a known derivative; `BadCallValue`
     for shapes that don't fit, no keys, values out of range, or options that exclude each other. Float8 inputs have no

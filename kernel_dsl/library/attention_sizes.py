@@ -25,10 +25,10 @@ SMEM_BYTES = 226 * 1024  # of a block's 227 KB; the rest is for barriers
 class AttentionConfig:
     """Sizes of attention's kernel.
 
-    A block has `consumers` warpgroups of 64 queries each, `block_kv` keys a step, and `stages` of keys and of values in SMEM.
-    With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others' products.
-    `polynomial`: of each such number of groups of 8 keys, one computes its exponentials by multiply-adds (None: no
-    group). Only the kernel with options uses it.
+    A block has `consumers` warpgroups of 64 queries each, `block_kv` keys a step, and `stages` of keys and of values in
+    SMEM. With `turns`, consumers issue their products in turn, so that one works on its softmax beside the others'
+    products. `polynomial`: one of every `polynomial` groups of 8 keys computes its exponentials by multiply-adds (None:
+    no group does). Only the kernel with options uses it.
     """
 
     consumers: int = 2

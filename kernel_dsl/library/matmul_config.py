@@ -19,8 +19,8 @@ class MatmulConfig:
     multicast; `cluster_n`: blocks along N that share A. `epilogue_n`: columns that a store moves at a time. `a_hint`,
     `b_hint`, `out_hint`: cache policies of L2, as `l2_hint` of copies. `swapped`: the transposed product is computed,
     and `tile_m`, `cluster` are along N, for a thin a. `streamed`: blocks share the tiles of the last two waves evenly,
-    where tiles don't fill whole waves; not with `ping_pong`. `low_tiles`: so many tiles of M, the last ones, lack the rows of
-    one consumer, which may fill the last wave; only beside scales of both sides for each 128 of K.
+    where tiles don't fill whole waves; not with `ping_pong`. `low_tiles`: the number of tiles at the end of M that lack
+    the rows of one consumer, so that tiles may fill the last wave; it needs scales of both sides for each 128 of K.
     """
 
     tile_m: int = 128

@@ -305,9 +305,9 @@ def _contracted(cls: Any, values: list[Array], op: str) -> Array:
 
 @contextmanager
 def fma_contraction() -> Generator[None]:
-    """`with kd.fma_contraction():` sums of products inside become `fma`: `a * b + c`, `c - a * b`, with one rounding.
-    This holds for float32 and float64, and for products that are terms directly: neither narrowed nor broadcast.
-    Nothing else is contracted, so the result is the same on every device.
+    """Inside `with kd.fma_contraction():`, sums of products, `a * b + c` and `c - a * b`, become `fma`, with one
+    rounding. This holds for float32 and float64, and for products that are terms directly: neither narrowed nor
+    broadcast. Nothing else is contracted, so the result is the same on every device.
     """
     trace = current()
     outer, trace.contract = trace.contract, True
@@ -323,7 +323,7 @@ def _number(dtype: DType, op: str, hint: str = "convert it with `.astype(...)`")
 
 
 def add(x: Any, y: Any) -> Array:
-    """x + y; on bools, or."""
+    """x + y, where integers wrap; x or y of bools."""
     return elementwise(Add, (x, y), "add", bools=Or)
 
 
@@ -334,7 +334,7 @@ def subtract(x: Any, y: Any) -> Array:
 
 
 def multiply(x: Any, y: Any) -> Array:
-    """x * y; on bools, and."""
+    """x * y, where integers wrap; x and y of bools."""
     return elementwise(Mul, (x, y), "multiply", bools=And)
 
 

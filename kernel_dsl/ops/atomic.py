@@ -59,7 +59,7 @@ _NEIGHBOURS = (dt.float32, dt.float16, dt.bfloat16)  # dtypes of which one `red`
 
 
 class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
-    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.6; `red`, 9.7.13.7, if no old value is used.
+    """Old values, exchanged for op(old, x). PTX `atom`, ISA 9.7.13.5; `red`, 9.7.13.6, if no old value is used.
 
     If several lanes hold an element, one of them acts; the others get the old value through SMEM if it is used.
     `indices`: index arrays that choose elements along the dimensions `walks`, as in a gather. `access`: the most
@@ -93,7 +93,7 @@ class AtomicRmw(Op, name="atomic_rmw", effect=Effect.READ | Effect.WRITE):
 class AtomicCas(Op, name="atomic_cas", effect=Effect.READ | Effect.WRITE):
     """Old values; x replaces those that equal `compare`.
 
-    PTX `atom.cas`, ISA 9.7.13.6. If several lanes hold an element, one of them acts; the others get the old value
+    PTX `atom.cas`, ISA 9.7.13.5. If several lanes hold an element, one of them acts; the others get the old value
     through SMEM if it is used.
     """
 
@@ -202,19 +202,20 @@ def atomic(ref: Any, value: Any, kind: AtomicKind, op: str, mask: Any, order: st
 
 
 def atomic_add(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Add `value` to every element of a Ref or `ref.at[...]`, atomically; returns the old values, in its shape and dtype.
+    """Add `value` to each element of a Ref or `ref.at[...]`, atomically; returns the old values.
 
-    The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16, float32 or float64. `value` is
-    broadcast to it. `mask` (bool, also broadcast): elements with False stay unchanged. If the old values are not used,
-    one instruction adds several neighbours of float32, float16 or bfloat16 in GMEM, unless `scope` is "sys". `order`:
-    "relaxed", "acquire", "release" or "acq_rel". `scope`: "cta", "cluster", "gpu" or "sys"; by default "gpu", and "sys"
-    for GMEM on a mesh, where peers may access it. Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
+    They have the Ref's shape and dtype. The Ref lies in GMEM or SMEM and holds 32- or 64-bit ints, float16, bfloat16,
+    float32 or float64. `value` is broadcast to it. `mask` (bool, also broadcast): elements with False stay unchanged.
+    If the old values are not used, one instruction adds several neighbours of float32, float16 or bfloat16 in GMEM,
+    unless `scope` is "sys". `order`: "relaxed", "acquire", "release" or "acq_rel". `scope`: "cta", "cluster", "gpu" or
+    "sys"; by default "gpu", and "sys" for GMEM on a mesh, where peers may access it. PTX ISA 9.7.13.5 (atom) and
+    9.7.13.6 (red). Raises `UnsupportedDType`, `StoreShape`, `StoreDType`, `BadArgument`.
     """
     return atomic(ref, value, AtomicKind.ADD, "atomic_add", mask, order, scope)
 
 
 def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Keep the larger of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
+    """Keep the larger of each element and `value`, atomically; of NaN and a number, the number. Returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """
@@ -222,7 +223,8 @@ def atomic_max(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
 
 
 def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Keep the smaller of every element and `value`, atomically; for floats NaN gives way. Returns the old values.
+    """Keep the smaller of each element and `value`, atomically; of NaN and a number, the number. Returns the old
+    values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """
@@ -230,7 +232,7 @@ def atomic_min(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
 
 
 def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """And every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+    """Replace each element x of a Ref or `ref.at[...]` by x & value, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
     """
@@ -238,7 +240,7 @@ def atomic_and(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
 
 
 def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+    """Replace each element x of a Ref or `ref.at[...]` by x | value, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
     """
@@ -246,7 +248,7 @@ def atomic_or(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed",
 
 
 def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Exclusive-or every element with `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+    """Replace each element x of a Ref or `ref.at[...]` by x ^ value, atomically; returns the old values.
 
     For 32- and 64-bit ints; arguments and errors are those of `atomic_add`.
     """
@@ -254,7 +256,7 @@ def atomic_xor(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed"
 
 
 def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None) -> Array:
-    """Exchange every element for `value` of a Ref or `ref.at[...]`, atomically; returns the old values.
+    """Replace each element of a Ref or `ref.at[...]` by `value`, atomically; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """
@@ -264,7 +266,7 @@ def atomic_xchg(ref: Any, value: Any, *, mask: Any = None, order: str = "relaxed
 def atomic_cas(
     ref: Any, compare: Any, value: Any, *, mask: Any = None, order: str = "relaxed", scope: str | None = None
 ) -> Array:
-    """Exchange each element that equals `compare` (bit for bit) for `value`; returns the old values.
+    """Replace each element that equals `compare` (bit for bit) by `value`, atomically; returns the old values.
 
     Dtypes, arguments and errors are those of `atomic_add`.
     """

@@ -124,15 +124,15 @@ def _check_block(name: str, index: Any, op: str) -> None:
 def async_store_smem(
     x: Any, ref: Any, barrier: Any, *, cluster_dim: str, cluster_idx: Any, atomic: str | None = None
 ) -> None:
-    """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; it arrives once, with its bytes, on that
-    block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
+    """Store `x` to `ref` in the block `cluster_idx` along `cluster_dim`; the store arrives once, with its bytes, on
+    that block's `barrier`. Values are stored in units of 4, 8 or 16 bytes.
 
     `atomic="add"` adds `x` to the buffer, each element atomically, so that several blocks may add to one buffer. Its
     dtype is a 32- or 64-bit int. All of them must see the initial data: wait at a `ClusterBarrier` first.
 
-    `x` is broadcast to the SMEM Ref, and has its dtype. Raises `CopySpaces`, `StoreDType`,
-    `BadArgument`, `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (also for a
-    `cluster_ref`: `ref` is this block's, and `cluster_idx` picks the other block).
+    `x` is broadcast to the SMEM Ref, and has its dtype. Raises `CopySpaces`, `StoreDType`, `BadArgument`,
+    `BadArgumentType`, `UnsupportedDType`, `WgmmaShape` for smaller units, `ClusterUse` (also for a `cluster_ref`: `ref`
+    is this block's, and `cluster_idx` picks the other block).
     """
     op = "async_store_smem"
     target = as_ref(ref, op)

@@ -223,11 +223,12 @@ def copy_gmem_to_smem(
 ) -> None:
     """Start copying a view of GMEM to one of SMEM; the copy arrives once on `barrier` with its bytes.
 
-    Elements outside of the view that `src` is a block of become zeros (`oob_mode`). `collective_axes`: cluster axes
-    whose blocks need the same data in the same place: each loads a part for all, and each block's barrier gets all
-    bytes. With a false `predicate` nothing is copied and nothing arrives. `l2_hint`: "evict_first", "evict_last" or
-    "evict_normal". Without a barrier the copy is one group, for `wait_gmem_to_smem`. If the block does not start at a
-    multiple of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and 9.7.9.27.
+    `src` may be a block of another view: elements outside of that view become zeros (`oob_mode`). `collective_axes`:
+    cluster axes whose blocks need the same data in the same place. Each block then loads a part for all, and each
+    block's barrier gets all bytes. With a false `predicate` nothing is copied and nothing arrives. `l2_hint`:
+    "evict_first", "evict_last" or "evict_normal". Without a barrier the copy is one group, for `wait_gmem_to_smem`. If
+    the block does not start at a multiple of 16 bytes along the innermost axis, the lanes copy it. PTX ISA 9.7.9.25 and
+    9.7.9.27.
 
     Both views have the same dtype, and the same shape apart from extents of 1. Raises `CopySpaces`, `CopyMismatch`,
     `TmaRule` for copies that TMA can't do, `BarrierBytes`, `ClusterUse`, `BadArgument`, `BadArgumentType`.
@@ -285,13 +286,13 @@ def copy_smem_to_gmem(
     reduction_op: str | None = None,
     l2_hint: str | None = None,
 ) -> None:
-    """Start copying a view of SMEM to one of GMEM; elements beyond the end of the view that `dst` is a block of are dropped.
+    """Start copying a view of SMEM to one of GMEM.
 
-    A start before the view is an error while tracing if it is static, and a hazard in the interpreter: the GPU can't
-    store there. Call `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group.
-    `reduction_op`: combine with the elements in GMEM ("add", "min", "max", "and", "or", "xor", "inc", "dec").
-    `l2_hint`, shapes and dtypes: as for `copy_gmem_to_smem`. Raises `CopySpaces`, `CopyMismatch`, `TmaRule`,
-    `ClusterUse`, `BadArgument`.
+    `dst` may be a block of another view: elements beyond the end of that view are dropped. A start before the view is
+    an error while tracing if it is static, and a hazard in the interpreter: the GPU can't store there. Call
+    `commit_smem` after writing the SMEM. `commit_group=False` leaves the copy in the open group. `reduction_op`: the
+    elements are combined with those in GMEM ("add", "min", "max", "and", "or", "xor", "inc", "dec"). `l2_hint`, shapes
+    and dtypes: as for `copy_gmem_to_smem`. Raises `CopySpaces`, `CopyMismatch`, `TmaRule`, `ClusterUse`, `BadArgument`.
     """
     op = "copy_smem_to_gmem"
     a, b = _pair(src, dst, (MemorySpace.SMEM, MemorySpace.GMEM), op)
@@ -352,8 +353,8 @@ def _check_reduction(reduction: str, ref: Ref, op: str) -> None:
 def async_prefetch(ref: Any, *, collective_axes: Any = None, predicate: Any = None) -> None:
     """Bring a view of GMEM into L2.
 
-    With `collective_axes` one block along them does it for all. With a false rank-0 bool `predicate` it does nothing.
-    Raises `CopySpaces` for a Ref that is not in GMEM.
+    With `collective_axes`, one block along these cluster axes prefetches for all. With a false rank-0 bool `predicate`
+    nothing is prefetched. Raises `CopySpaces` for a Ref that is not in GMEM.
     """
     op = "async_prefetch"
     source = as_ref(ref, op, copied=True)

@@ -41,7 +41,7 @@ class WaitGmemToSmem(Op, name="wait_gmem_to_smem", effect=Effect.SYNC, requires=
 def commit_gmem() -> None:
     """Make this warpgroup's writes to GMEM visible to asynchronous copies of this launch.
 
-    Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
+    Each lane makes a proxy fence, then the warpgroup meets at a barrier. PTX ISA 9.7.13.4 (fence.proxy.async).
     """
     current()
     emit(CommitGmem())
@@ -51,7 +51,7 @@ def commit_smem() -> None:
     """Make this warpgroup's writes to SMEM visible to asynchronous copies and wgmma.
 
     Its loads from SMEM end before later copies overwrite what they read.
-    Each lane's proxy fence, then a barrier of the warpgroup. PTX ISA 9.7.13.4 (fence.proxy.async).
+    Each lane makes a proxy fence, then the warpgroup meets at a barrier. PTX ISA 9.7.13.4 (fence.proxy.async).
     """
     current()
     emit(CommitSmem())

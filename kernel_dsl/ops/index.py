@@ -170,13 +170,13 @@ def members() -> list[Array]:
 
 
 def program_id(axis: int) -> Array:
-    """The index (int32) along grid axis number `axis`; counts clusters."""
+    """The index (int32) along grid axis number `axis`; a grid counts clusters. Raises `BadArgument`, `BadArgumentType`."""
     position, size = _grid_axis(axis)
     return traced(AxisIndex("grid", position, size))
 
 
 def num_programs(axis: int) -> int:
-    """The static extent of grid axis number `axis`."""
+    """The static extent of grid axis number `axis`. Raises `BadArgument`, `BadArgumentType`."""
     return int(_grid_axis(axis)[1])
 
 

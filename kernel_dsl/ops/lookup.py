@@ -92,8 +92,8 @@ def taken(value: Array, index: Array, dim: int, op: str) -> Array:
 def searchsorted(sorted: Any, values: Any, side: Literal["left", "right"] = "left") -> Array:
     """The index (int32) at which each of `values` belongs in `sorted`, as in NumPy.
 
-    `sorted` is a value of rank 1 in ascending order. `side`: "left" is before equal elements, "right" after them. NaN comes
-    last. A binary search in SMEM.
+    `sorted` is a value of rank 1 in ascending order. `side`: "left" is before equal elements, "right" after them. NaN
+    comes last. Each lane makes a binary search in SMEM.
 
     >>> run(lambda s, v: kd.searchsorted(s, v), [1, 3, 3, 7], [0, 3, 8])
     [0 1 4]

@@ -49,7 +49,8 @@ def nd_loop(
     """`@kd.nd_loop(grid, collective_axes="sm")`: distributes the grid's points over the instances along the axes.
 
     The body takes an `NDLoopInfo` (and the carry, with `init_carry`). `tiling`: go through tiles of this shape one
-    after another, row-major inside a tile; the tile must divide the grid.
+    after another, row-major inside a tile; the tile must divide the grid. Raises `BadArgument`, `BadArgumentType`,
+    `UnknownAxis`, `BodyReturned` and `CarryMismatch`.
     """
     extents = tuple(_extent(g) for g in grid)
     axes = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes)

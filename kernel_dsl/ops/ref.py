@@ -143,7 +143,7 @@ def load(
 
     `mask` (bool, broadcastable): false elements are not read. `fill`: the value of masked and out-of-range elements, 0
     by default. `layout`: the layout of the value. `bounds="promise"`: you promise that the access stays inside the
-    array.
+    array. Raises `BadIndex`, `TooManyIndices`, `IndexOutOfRange`, `SliceOutOfRange`, `DynamicSlice`.
     """
     ref = as_ref(ref, "load")
     if ref.dtype.is_packed:

@@ -133,7 +133,11 @@ def make_async_remote_copy(
 def async_copy(
     src_ref: Any, dst_ref: Any, send_sem: Any = None, recv_sem: Any = None, device_id: Any = None
 ) -> RemoteCopy:
-    """`make_async_remote_copy`, started: the copy has `wait_send`, `wait_recv` and `wait`."""
+    """Make a copy as `make_async_remote_copy` does, and start it.
+
+    Returns the copy, which has `wait_send`, `wait_recv` and `wait`. Arguments and errors are those of
+    `make_async_remote_copy`.
+    """
     made = make_async_remote_copy(src_ref, dst_ref, send_sem, recv_sem, device_id)
     made.start()
     return made

@@ -83,7 +83,7 @@ def approximable(name: str, what: str, ptx: str) -> ApproximableFunction:
         return applied(cls, (x,), name, approx=approx)
 
     first, _, more = what.partition("\n")
-    said = f"{first} `approx`: by `{ptx}` in float32, or not, for any `approx_math`."
+    said = f"{first} `approx`: whether to use `{ptx}` in float32; None: as `approx_math` says."
     return _as_written(function, cls, name, f"{said}\n{more}" if more else said)
 
 

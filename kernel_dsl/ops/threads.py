@@ -80,7 +80,7 @@ class AliasSmem(Op, name="alias_smem"):
 
 
 def optimization_barrier(*values: Any) -> Any:
-    """The values (one, or several as a tuple; pytrees too), hidden from the optimiser."""
+    """The same values, hidden from the optimiser: one, or several as a tuple. They may be pytrees."""
     tree: Any = values[0] if len(values) == 1 else values
     leaves, structure = flatten(tree)
     xs = tuple(as_value(x, "optimization_barrier") for x in leaves)
@@ -91,13 +91,16 @@ def optimization_barrier(*values: Any) -> Any:
 
 
 def griddepcontrol_wait() -> None:
-    """Wait until the kernels before this one are done. With this op the launch lets the kernel start before that."""
+    """Wait until the kernels before this one are done.
+
+    A kernel with this op may start earlier. PTX ISA 9.7.13.13 (griddepcontrol).
+    """
     current()
     emit(GridDependencyWait())
 
 
 def griddepcontrol_launch_dependents() -> None:
-    """Let the next kernel in the stream start, if it uses `griddepcontrol_wait`."""
+    """Let the next kernel in the stream start, if it uses `griddepcontrol_wait`. PTX ISA 9.7.13.13 (griddepcontrol)."""
     current()
     emit(GridDependencyLaunch())
 

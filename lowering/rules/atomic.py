@@ -61,7 +61,7 @@ class _AtomicSite:
         return result if self.mask is None else e.both(result, self.mask[register])
 
     def reduce(self, register: int, form: str, operand: V, predicate: V | None) -> None:
-        """The update without an old value. PTX `red`, ISA 9.7.13.7."""
+        """The update without an old value. PTX `red`, ISA 9.7.13.6."""
         base, constant = self._address(register)
         self.ctx.e.ptx(f"red.{self.kind}.{form} {address(0, constant)}, $1;", base, self.bits(operand), when=predicate)
 
@@ -136,7 +136,7 @@ def lower_atomic(ctx: Context, op: AtomicRmw) -> None:
 def _lower_neighbours(site: _AtomicSite, values: Regs) -> bool:
     """Add to several neighbours at once if the target can.
 
-    Returns whether it did. PTX `red` of vectors, ISA 9.7.13.7.
+    Returns whether it did. PTX `red` of vectors, ISA 9.7.13.6.
     """
     ctx, op = site.ctx, site.op
     assert isinstance(op, AtomicRmw)

@@ -50,7 +50,7 @@ class Diagnostic:
 
 
 class CompileError(RunError, RuntimeError):
-    """Source that NVRTC refuses. `log` is its whole log, `diagnostics` the parsed log."""
+    """NVRTC refuses the source. `log` is NVRTC's whole log, and `diagnostics` its messages."""
 
     code = "compile-failed"
 

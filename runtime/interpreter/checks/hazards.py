@@ -38,7 +38,7 @@ class HazardError(Error, RuntimeError):
 
 
 class HazardWarning(UserWarning):
-    """A defect of a kernel, with `on_hazard="warn"`."""
+    """The warning of a defect of a kernel, in place of `HazardError`, with `on_hazard="warn"`."""
 
     def __init__(self, kind: HazardKind, message: str, line: SourceLine | None = None) -> None:
         super().__init__(message)

@@ -118,7 +118,7 @@ def _remote(k: Compiler, ins: Instruction, dst: Any, items: Any, barrier: Any, t
             if i.clocks is not None:
                 start = at * size
                 owner, inside = divmod(start, batch.shared.stride)
-                # PTX ISA 9.7.9.12 and 9.7.13.8
+                # PTX ISA 9.7.9.12 and 9.7.13.7
                 note_shared(i, owner, inside, width, queue, clock, True, None, True, combine is not None)
             data = [v[row, lane] for v in values]
             batch.engine.issue(
