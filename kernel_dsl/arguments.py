@@ -39,14 +39,12 @@ def convert(value: Any, kind: ArgumentKind, op: str, name: str, hint: str = "") 
     return found
 
 
-def an_int(
-    value: Any, op: str, name: str, *, low: int | None = None, high: int | None = None, hint: str = "", part: str = ""
-) -> int:
+def an_int(value: Any, op: str, name: str, *, low: int | None = None, high: int | None = None, hint: str = "") -> int:
     """A static int from `low` to `high`. Raises `BadArgumentType`, `BadArgument`."""
     words = "an int" if low is None and high is None else _range_words(low, high)
     number: int = convert(value, INT, op, name, hint or words)
     if (low is not None and number < low) or (high is not None and number > high):
-        raise BadArgument(op=op, what=f"{part or name}={number}", hint=hint or words)
+        raise BadArgument(op=op, what=f"{name}={number}", hint=hint or words)
     return number
 
 

@@ -245,11 +245,6 @@ def map_rule_broken(t: Tiled) -> str | None:
     return next((words for words in (rule.broken(t) for rule in MAP_RULES) if words is not None), None)
 
 
-def copy_rule_broken(c: BoxCopy) -> str | None:
-    """The description of the first rule that an instruction breaks; None for a correct one."""
-    return next((words for words in (rule.broken(c) for rule in COPY_RULES) if words is not None), None)
-
-
 def end_of_stores(extent: int, itemsize: int) -> int:
     """Elements of a row that stores and reductions write: on one NVIDIA H200, they end at whole units of 16 bytes.
     Loads fill exactly from the extent on.

@@ -22,7 +22,6 @@ from .diagnostics import Error
 from .dtypes import DType, as_dtype
 from .errors_tuning import NoConfiguration, NotTunable, ResultsDiffer
 from .pressure import large_values
-from .source import Loc
 from .tree import flatten
 from .tuning_file import TunedLine
 from .tuning_table import TuningRow, changed
@@ -173,11 +172,11 @@ def _all_of(work: Sequence[Callable[[], str]], apart: bool, what: str) -> list[A
         progress.close()
 
 
-def nothing_runs(name: str, rows: Sequence[TuningRow[Any]], loc: Loc | None = None) -> NoConfiguration:
+def nothing_runs(name: str, rows: Sequence[TuningRow[Any]]) -> NoConfiguration:
     """The error for a space whose configurations were all dropped."""
     reasons = [f"{row.text}: {row.dropped}" for row in rows[:_SHOWN]]
     more = [] if len(rows) <= _SHOWN else [f"and {len(rows) - _SHOWN} more"]
-    return NoConfiguration(name=name, count=len(rows), reasons=_lines(reasons + more), loc=loc)
+    return NoConfiguration(name=name, count=len(rows), reasons=_lines(reasons + more))
 
 
 def _lines(words: Sequence[str]) -> str:

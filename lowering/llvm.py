@@ -104,13 +104,13 @@ def _keep_linear(module: Any) -> None:
             function.add_function_attribute("optnone")
 
 
-def to_ptx(text: str, target: Target, *, level: int = 2) -> str:
+def to_ptx(text: str, target: Target) -> str:
     """Optimise a module and print its PTX.
 
     Raises `LlvmError` if the text does not parse or verify. A separate thread does the work. In the main thread, Ctrl-C
     would wait for LLVM's longest call, and could leave llvmlite's lock held.
     """
-    return _aside(lambda: _to_ptx(text, target, level))
+    return _aside(lambda: _to_ptx(text, target))
 
 
 _running: set[Any] = set()  # the gates of calls that have not ended
@@ -149,19 +149,19 @@ def _wait_for_all() -> None:
             pass
 
 
-def _to_ptx(text: str, target: Target, level: int) -> str:
+def _to_ptx(text: str, target: Target) -> str:
     machine = _machine(target.name, target.ptx_version)
     try:
         module = llvm.parse_assembly(text)
         module.verify()
     except RuntimeError as error:
         raise LlvmError(f"{error}") from None
-    return _emitted(module, machine, level)
+    return _emitted(module, machine)
 
 
-def _emitted(module: Any, machine: Any, level: int, alone: Sequence[str] = ()) -> str:
+def _emitted(module: Any, machine: Any, alone: Sequence[str] = ()) -> str:
     """The PTX of a module, which is closed. `alone`: the functions that it is for; what they do not need goes first."""
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.loop_interleaving = False
     options.loop_unrolling = False
@@ -207,7 +207,7 @@ def _library_ptx(bitcode: bytes, functions: Sequence[str], target: Target) -> st
     for name, function in defined.items():
         if name not in functions:
             function.linkage = "internal"
-    return _emitted(module, machine, 2, functions)
+    return _emitted(module, machine, functions)
 
 
 # --- host code ------------------------------------------------------------------------------------

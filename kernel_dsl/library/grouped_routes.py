@@ -178,29 +178,27 @@ def _general(
     p: Problem, a: Operand, b: Operand, how: Family, groups: RowGroups, target: Target, blocks: int, opened: bool
 ) -> GroupedProduct:
     """The product by mma.sync, or by lanes."""
+    fitting: Any  # (configurations, their clocks, the kernel of one)
     if not how.tensor:
         found: Packings = tuple(
             None if o.dtype == to else packing(o, to, o.along_k) for o, to in ((a, how.a), (b, how.b))
         )  # type: ignore[assignment]
         q = laid(p, found, a, b)
-        typical = replace(_typical(q, groups), groups=None)
-        t = min(others.lane_options(q), key=lambda t: others.lane_clocks(typical, t, blocks))
-        general = opened_groups(q, groups, found) if opened else None
-        if general is not None:
-            q, _, found = general
-            t = _kept.choose((q, found), t, lambda t: others.lane_clocks(typical, t, blocks))
-        return GroupedProduct(q, lane_kernel(q, t), found)
-    found = next(tile_packings(a, b, how, target, False, p.K))
-    q = laid(p, found, a, b)
-    if any(pack is not None for pack in found):
-        q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
+        fitting = others.lane_options(q), others.lane_clocks, lane_kernel
+    else:
+        found = next(tile_packings(a, b, how, target, False, p.K))
+        q = laid(p, found, a, b)
+        if any(pack is not None for pack in found):
+            q = replace(q, dtype=found[0].to if found[0] else a.dtype, b_dtype=found[1].to if found[1] else b.dtype)
+        fitting = others.tile_options(q), others.tile_clocks, tile_kernel
+    options, clocks, kernel = fitting
     typical = replace(_typical(q, groups), groups=None)
-    tile = min(others.tile_options(q), key=lambda t: others.tile_clocks(typical, t, blocks))
+    sizes = min(options, key=lambda t: clocks(typical, t, blocks))
     general = opened_groups(q, groups, found) if opened else None
     if general is not None:
         q, _, found = general
-        tile = _kept.choose((q, found), tile, lambda t: others.tile_clocks(typical, t, blocks))
-    return GroupedProduct(q, tile_kernel(q, tile), found)
+        sizes = _kept.choose((q, found), sizes, lambda t: clocks(typical, t, blocks))
+    return GroupedProduct(q, kernel(q, sizes), found)
 
 
 def wgrad_product(

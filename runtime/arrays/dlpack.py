@@ -141,7 +141,6 @@ def _delete(pointer: int) -> None:
     _exported.pop(pointer, None)
 
 
-_DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api.PyCapsule_IsValid.restype = ctypes.c_int
 _valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))

@@ -74,8 +74,8 @@ def _out(n: int = 256) -> Callable[[], list[Any]]:
     return lambda: [np.zeros(n, np.int32)]
 
 
-def _in_out(n: int, m: int = 256) -> Callable[[], list[Any]]:
-    return lambda: [np.arange(n, dtype=np.int32), np.zeros(m, np.int32)]
+def _in_out(n: int) -> Callable[[], list[Any]]:
+    return lambda: [np.arange(n, dtype=np.int32), np.zeros(256, np.int32)]
 
 
 EXHIBITS = (

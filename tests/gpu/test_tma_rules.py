@@ -74,16 +74,21 @@ def interpret(copy: Copy) -> bool:
     return all(np.array_equal(a, b) for a, b in zip((whole, part), wanted(copy), strict=True))
 
 
+def breaks(copy: Any) -> bool:
+    """Whether a copy breaks a rule of TMA."""
+    return any(rule.broken(copy.box) is not None for rule in tma.COPY_RULES)
+
+
 @pytest.mark.parametrize(("rule", "number"), cases(COPIES, 0))
 def test_copies_that_the_interpreter_makes(rule: str, number: int) -> None:
     copy = COPIES[rule][0][number]
-    assert tma.copy_rule_broken(copy.box) is None and interpret(copy)
+    assert not breaks(copy) and interpret(copy)
 
 
 @pytest.mark.parametrize(("rule", "number"), cases(COPIES, 1))
 def test_copies_that_the_interpreter_reports(rule: str, number: int) -> None:
     copy = COPIES[rule][1][number]
-    assert tma.copy_rule_broken(copy.box) is not None
+    assert breaks(copy)
     with pytest.raises(HazardError, match=r"misaligned|out_of_bounds"):
         interpret(copy)
 

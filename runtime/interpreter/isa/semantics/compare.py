@@ -11,18 +11,10 @@ from .floating import flush_f32
 from .formats import decode
 from .forms import Body, Illegal, form
 from .halves import flush_f16
-from .types import BITS, SIGNED, STORAGE, Array
+from .types import BITS, ORDERED, SIGNED, STORAGE, Array
 
 Compare = Callable[[Array, Array], Array]
 
-_ORDERED: dict[str, Any] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _NEGATED = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
 _BOOL: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
@@ -37,7 +29,7 @@ def _integer_compare(op: str, type_: str) -> Compare:
         raise Illegal(f"'.{op}' compares unsigned integers")
     if type_[0] == "b" and op not in ("eq", "ne"):
         raise Illegal("bit types compare by .eq and .ne")
-    ufunc = _ORDERED[_UNSIGNED_NAMES.get(op, op)]
+    ufunc = ORDERED[_UNSIGNED_NAMES.get(op, op)]
     if type_[0] != "s":
         return ufunc
     signed = SIGNED[BITS[type_]]
@@ -54,12 +46,12 @@ def _float_relation(op: str) -> Compare:
         return lambda a, b: (a < b) | (a > b)
     if op == "equ":
         return lambda a, b: ~((a < b) | (a > b))
-    if op in _ORDERED:
-        return _ORDERED[op]
+    if op in ORDERED:
+        return ORDERED[op]
     if op == "neu":
         return np.not_equal
     if op in _NEGATED:
-        opposite = _ORDERED[_NEGATED[op]]
+        opposite = ORDERED[_NEGATED[op]]
         return lambda a, b: np.logical_not(opposite(a, b))
     if op == "num":
         return lambda a, b: (a == a) & (b == b)

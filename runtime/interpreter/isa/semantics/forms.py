@@ -317,5 +317,5 @@ def binary(fn: Callable[[Array, Array], Array], operand: str, result: str | None
     return Body((operand, operand), (result or operand,), lambda a, b: (fn(a, b),))
 
 
-def ternary(fn: Callable[[Array, Array, Array], Array], operand: str, result: str | None = None) -> Body:
-    return Body((operand,) * 3, (result or operand,), lambda a, b, c: (fn(a, b, c),))
+def ternary(fn: Callable[[Array, Array, Array], Array], operand: str) -> Body:
+    return Body((operand,) * 3, (operand,), lambda a, b, c: (fn(a, b, c),))

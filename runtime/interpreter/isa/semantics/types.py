@@ -27,6 +27,16 @@ def spreadable(fn: Map) -> AnyMap:
 
 DTypeClass = Any  # a NumPy scalar class, called to make constants
 
+#: NumPy's comparisons by their names in PTX.
+ORDERED: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
 #: Width in bits of each PTX type, packed types included.
 BITS: dict[str, int] = {
     "pred": 1,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .forms import Body, form
-from .types import SIGNED, UNSIGNED, Array
+from .types import ORDERED, SIGNED, UNSIGNED, Array
 
 Fields = Callable[[Array, Array], Array]
 
@@ -31,14 +31,6 @@ _OPERATIONS: dict[str, Fields] = {
     "vabsdiff": lambda a, b: np.abs(a - b),
     "vmin": np.minimum,
     "vmax": np.maximum,
-}
-_COMPARISONS: dict[str, Any] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
 }
 
 
@@ -90,7 +82,7 @@ def _clamped(plain: Fields, low: np.int64, high: np.int64) -> Fields:
 @form("vset2|vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?")
 def simd_set(name: str, a_type: str, b_type: str, comparison: str, add: str) -> Body:
     """Build vset: it gives 1 in each field where the comparison holds."""
-    ufunc = _COMPARISONS[comparison]
+    ufunc = ORDERED[comparison]
 
     def operation(a: Array, b: Array) -> Array:
         return ufunc(a, b).astype(np.int64)
