@@ -94,7 +94,9 @@ def read(array: Any, stream: int) -> ArrayView:
         new = _Versioned.from_address(_api.PyCapsule_GetPointer(capsule, _NEW))
         return _view(new.tensor, bool(new.flags & _READ_ONLY), (array, capsule))
     if not _api.PyCapsule_IsValid(capsule, _OLD):
-        raise ArgumentTypeError(f"a {type_of(array)} gives no DLPack tensor, or one that was taken over before")
+        raise ArgumentTypeError(
+            f"a {type_of(array)} gives no DLPack tensor, or one that another array took over; pass the array itself, once"
+        )
     old = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _OLD))
     return _view(old.tensor, False, (array, capsule))
 

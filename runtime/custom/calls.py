@@ -154,7 +154,9 @@ def _scalar(value: Any, what: str, name: str) -> tuple[Any, DType]:
     try:
         return scalar, as_dtype(scalar.dtype)
     except TypeError:
-        raise ArgumentTypeError(f"{what} of kernel {name!r} is {value!r}, of a dtype that no kernel can hold") from None
+        raise ArgumentTypeError(
+            f"{what} of kernel {name!r} is {value!r}, of a dtype that kernels do not have"
+        ) from None
 
 
 def output_specs(shapes: Any, dtypes: Any, init_value: Any, name: str) -> list[OutputSpec]:

@@ -383,7 +383,9 @@ class CudaExec:
     def _add_to_capture(self, stream: int, timed: bool) -> None:
         """Add this graph as a child node to the graph into which the stream is captured."""
         if timed:
-            raise GraphError("wait=True cannot be used while the stream is being captured")
+            raise GraphError(
+                "wait=True cannot be used while the stream is being captured; wait for the captured graph instead"
+            )
         if self._staged:
             raise GraphError(
                 "a graph whose arrays lie in host memory cannot be captured; record it with arrays on the GPU"

@@ -179,7 +179,9 @@ class Graph(RecordedGraph):
                 raise ArgumentValueError(f"{node!r} belongs to another graph")
             found = next((other for other in nodes if other is node or other.work is node.work), None)
             if found is None:  # g.outputs was set after the caller read the node
-                raise ArgumentValueError(f"{node!r} was left out of the graph: nothing reads what it writes")
+                raise ArgumentValueError(
+                    f"{node!r} was left out of the graph, because nothing reads what it writes; name its result in g.outputs"
+                )
             return found
         try:
             index = operator.index(node)

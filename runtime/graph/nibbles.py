@@ -67,7 +67,9 @@ class NibbleArrays:
         """The bytes of an array, or of a part of one. Raises `PackedAccess`, ArgumentValueError."""
         seen = view(array)
         if written and seen.readonly:
-            raise ArgumentValueError("an array of 4-bit elements is written, and is read-only")
+            raise ArgumentValueError(
+                "an array of 4-bit elements is read-only, and a call writes it; pass a writable array"
+            )
         entry = self._by_elements.get(_key(seen))
         if entry is None:
             entry = self._part(array, seen, written) or self._add(array, pack(array, dtype), dtype, seen)
@@ -188,7 +190,9 @@ class NibbleArrays:
             return None
         seen = view(array)
         if operand.written and seen.readonly:
-            raise ArgumentValueError(f"operand {position} of {node!r} is written, and is read-only")
+            raise ArgumentValueError(
+                f"operand {position} of {node!r} is read-only, and a call writes it; pass a writable array"
+            )
         return Stored(array, pack(array, kind), kind, seen, operand.written, array)
 
     def adopt(self, given: Iterable[Stored]) -> None:
@@ -229,7 +233,9 @@ class NibbleArrays:
     def _check_apart(self, changes: Mapping[Stored, Any]) -> None:
         places = [view(changes.get(each, each.elements)) for each in self._after]
         if any(overlap(a, b) for i, a in enumerate(places) for b in places[:i]):
-            raise ArgumentValueError("an array of out= shares memory with another array of the replay")
+            raise ArgumentValueError(
+                "an array of out= shares memory with another array of the replay; pass one in other memory"
+            )
 
     def take(self, changes: Mapping[Stored, Any]) -> None:
         """Replace recorded arrays in the next replays. Arrays without a change get their recorded ones again."""

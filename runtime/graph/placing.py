@@ -208,7 +208,9 @@ class Places:
         end, last = -1, None
         for low, high, slot in sorted(spans, key=lambda entry: entry[:2]):
             if low < min(end, high) and (slot in outs or last in outs):
-                raise ArgumentValueError("an array of out= shares memory with another array of the replay")
+                raise ArgumentValueError(
+                    "an array of out= shares memory with another array of the replay; pass one in other memory"
+                )
             if high > end:
                 end, last = high, slot
 
@@ -299,4 +301,4 @@ def check_like(there: ArrayView, home: ArrayView, what: str, written: bool) -> N
     if there.strides != home.strides and not (there.contiguous and home.contiguous):
         raise ArgumentValueError(f"{what} must have strides {home.strides} as recorded, and has {there.strides}")
     if written and there.readonly:
-        raise ArgumentValueError(f"{what} is written, and is read-only")
+        raise ArgumentValueError(f"{what} is read-only, and a call writes it; pass a writable array")

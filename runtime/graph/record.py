@@ -170,9 +170,11 @@ class GraphRecorder:
                 f"a copy needs arrays of one dtype and shape, but got {of.dtype}{list(of.shape)} for {to.dtype}{list(to.shape)}"
             )
         if to.readonly:
-            raise ArgumentValueError("the target of a copy is read-only")
+            raise ArgumentValueError("the target of a copy is read-only; copy into a writable array")
         if to.overlaps_itself:
-            raise ArgumentValueError("several elements of the target of a copy share memory")
+            raise ArgumentValueError(
+                "several elements of the target of a copy share memory; copy into an array whose elements are apart"
+            )
         if overlap(to, of) and not to.same_memory(of):  # a GPU copies in no fixed order
             raise ArgumentValueError("the two arrays of a copy share some of their memory; copy through a third array")
         index = device_index([to, of])

@@ -93,7 +93,9 @@ class MeshCall:
         self.described_outputs = [_alike(self.name, f"output {n}", row) for n, row in enumerate(self._outs)]
         for row in self._outs:
             if any(v.device != w.device for v, w in zip(row, self.inputs[0] if self.inputs else row, strict=True)):
-                raise ArgumentValueError(f"kernel {self.name!r}: out= does not lie on the devices of the inputs")
+                raise ArgumentValueError(
+                    f"kernel {self.name!r}: out= is not on the devices of the inputs; allocate it there"
+                )
 
     @property
     def overlaps(self) -> tuple[tuple[int, int], ...]:

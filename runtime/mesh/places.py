@@ -27,7 +27,10 @@ def on_gpus(interpret: Any, size: int) -> bool:
     if there >= size:
         return True
     if interpret is False:
-        raise DeviceError(f"interpret=False asks for {size} GPUs, and this process sees {there}")
+        raise DeviceError(
+            f"interpret=False asks for {size} GPUs, and this process sees {there}. "
+            "Leave interpret out, or pass True, to run in the PTX interpreter"
+        )
     return False
 
 
@@ -79,5 +82,7 @@ def _gpus(name: str, places: Sequence[set[tuple[str, int]]], interpret: Any) -> 
         raise ArgumentValueError(f"kernel {name!r}: the arrays of rank {mixed[0]} lie on {listed}; move them to one")
     kinds = {kind for place in places for kind, _ in place}
     if len(kinds) > 1:
-        raise ArgumentValueError(f"kernel {name!r}: some ranks have their arrays on GPUs, and some in host memory")
+        raise ArgumentValueError(
+            f"kernel {name!r}: some ranks have arrays on GPUs, and some in host memory; move them to one"
+        )
     return "cuda" in kinds or on_gpus(interpret, len(places))

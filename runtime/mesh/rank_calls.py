@@ -50,13 +50,17 @@ class RankCall:
         self.interop: Interop = beside(common_framework(self.inputs, name), self.inputs, name)
         places = {v.device[0] for v in self.inputs if v.size}
         if len(places) > 1:
-            raise ArgumentValueError(f"kernel {name!r}: some arrays lie on a GPU, and some in host memory")
+            raise ArgumentValueError(
+                f"kernel {name!r}: some arrays are on a GPU, and some in host memory; move them to one"
+            )
         played = isinstance(interpret, InterpretParams) or (places == {CPU[0]} and interpret is None)
         self.device: Any = pick_device(interpret if not played or interpret is not None else True, self.inputs)
         self.devices: list[Any] = [self.device]
         self.on_gpu: bool = self.device.kind == "cuda"
         if self.on_gpu and places == {CPU[0]}:
-            raise ArgumentValueError(f"kernel {name!r}: with one process a GPU, its arrays lie on that GPU")
+            raise ArgumentValueError(
+                f"kernel {name!r}: its arrays are in host memory; move them to the GPU of this process"
+            )
         self.described: list[Described] = [self._describe(v) for v in self.inputs]
         self.described_outputs: list[Described] = []
         self.stream: int = stream_handle(stream) if stream is not None else self._current()
@@ -89,7 +93,9 @@ class RankCall:
         self._outs = [view(a) for a in self._given]
         self.described_outputs = [self._describe(v) for v in self._outs]
         if any(v.device != w.device for v in self._outs for w in self.inputs[:1]):
-            raise ArgumentValueError(f"kernel {self.name!r}: out= does not lie on the device of the inputs")
+            raise ArgumentValueError(
+                f"kernel {self.name!r}: out= is not on the device of the inputs; allocate it there"
+            )
 
     def check_mapped(self, needed: bool) -> None:
         """Note whether the kernel needs the memory of all peers. Raises `Unreachable` in the interpreter, else a launch does."""

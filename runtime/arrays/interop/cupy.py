@@ -31,7 +31,9 @@ def dtype_of(dtype: Any) -> DType:
         try:
             found = _DTYPES[dtype] = as_dtype(np.dtype(dtype))
         except TypeError:
-            raise ArgumentTypeError(f"a CuPy array of {dtype} is not one that a kernel can hold") from None
+            raise ArgumentTypeError(
+                f"a CuPy array of {dtype} cannot be passed to a kernel: kernels lack this dtype, so convert it"
+            ) from None
     return found
 
 

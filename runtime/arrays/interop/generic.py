@@ -148,7 +148,9 @@ def _cuda_interface(array: Any, interface: dict[str, Any], stream: int) -> Array
     try:
         dtype = as_dtype(np.dtype(named))
     except TypeError:
-        raise ArgumentTypeError(f"an array of {named} is not one that a kernel can hold") from None
+        raise ArgumentTypeError(
+            f"an array of {named} cannot be passed to a kernel: kernels lack this dtype, so convert it"
+        ) from None
     strides = row_major(shape) if steps is None else element_strides(tuple(steps), shape, dtype.itemsize)
     index = _owner(address) if address else cuda_device(None).index
     pending = interface.get("stream")

@@ -76,7 +76,9 @@ class _Jax(Streamless):
         try:
             dtype = as_dtype(array.dtype)
         except TypeError:
-            raise ArgumentTypeError(f"a JAX array of {array.dtype} is not one that a kernel can hold") from None
+            raise ArgumentTypeError(
+                f"a JAX array of {array.dtype} cannot be passed to a kernel: kernels lack this dtype, so convert it"
+            ) from None
         device = next(iter(devices))
         shape = tuple(array.shape)
         array.block_until_ready()

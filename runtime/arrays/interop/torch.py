@@ -27,7 +27,9 @@ def dtype_of(dtype: Any) -> DType:
         try:
             found = _DTYPES[dtype] = as_dtype(dtype)
         except TypeError:
-            raise ArgumentTypeError(f"a tensor of {dtype} is not one that a kernel can hold") from None
+            raise ArgumentTypeError(
+                f"a tensor of {dtype} cannot be passed to a kernel: kernels lack this dtype, so convert it"
+            ) from None
     return found
 
 
