@@ -40,7 +40,7 @@ class Notes:
         kernel = getattr(function, "__self__", None)
         if not hasattr(kernel, "_zeros_for"):
             what = f"a call of {shown(kernel if kernel is not None else function)}, which is no kernel of Python"
-            raise BadArgumentType(op="warm", what=what, hint="warm the kernels and functions around it apart")
+            raise BadArgumentType(op="warm", what=what, hint="list the kernels and functions around it one by one")
         given, out, *_ = args
         self.calls.setdefault(id(kernel), (kernel, []))[1].append((given, out))
         return cast("Any", kernel)._zeros_for(given) if out is None else out

@@ -68,7 +68,7 @@ class Dim(Variable):
         number = super().check(value)
         if number % self.multiple_of:
             what = f"variable {self.name!r} is a multiple of {self.multiple_of}, and got {number}"
-            raise VariableValue(what=what, hint="give a value that is one")
+            raise VariableValue(what=what, hint="give a value that is such a multiple")
         return number
 
     def __index__(self) -> int:

@@ -45,7 +45,7 @@ def ds(start: Any, size: int, stride: int = 1) -> Slice:
         raise BadIndex(what=f"the start {shown(start)}", hint="a start is an int or a rank-0 integer value")
     if any(isinstance(n, int) and not -LONGEST <= n < LONGEST for n in (start, size, stride)):
         what = f"start {shown(start)}, size {shown(size)}, stride {shown(stride)}"
-        raise BadArgument(op="ds", what=what, hint="no array is that long")
+        raise BadArgument(op="ds", what=what, hint="give smaller ints: no array is that long")
     return Slice(start, int(size), int(stride))
 
 

@@ -398,5 +398,7 @@ def identified(made: Kernel, *what: Any) -> Kernel:
 def remade(kernel: Kernel, change: Callable[[Definition], Definition]) -> Kernel:
     """A kernel with a changed definition, with this one's options. Raises `BadCallArgument` for one on a mesh."""
     if type(kernel) is not Kernel:
-        raise BadCallArgument(kernel=kernel.name, what="a map of a kernel on a mesh", hint="give its grid the axis")
+        raise BadCallArgument(
+            kernel=kernel.name, what="a map of a kernel on a mesh", hint="give its grid another axis instead"
+        )
     return Kernel(change(kernel._definition), kernel._interpret, kernel._debug)  # pyright: ignore[reportPrivateUsage]

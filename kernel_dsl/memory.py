@@ -89,7 +89,7 @@ def as_shape(shape: Any, op: str) -> tuple[int, ...]:
     known = [n for n in out if not isinstance(n, Symbol)]
     if prod(known) >= 2**63 or any(n >= 2**63 for n in known):
         what = f"the shape {shown(shape)} has more elements than 64 bits count"
-        raise BadArgument(op=op, what=what, hint="no memory holds that many")
+        raise BadArgument(op=op, what=what, hint="give a smaller shape")
     return tuple(out)
 
 

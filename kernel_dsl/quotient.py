@@ -36,5 +36,5 @@ def _traced(x: Any, y: Any) -> Array:
 
 def _divisor(y: int) -> int:
     if y == 0:
-        raise BadArgument(op="cdiv", what="y=0", hint="divide by any other int")
+        raise BadArgument(op="cdiv", what="y=0", hint="give a divisor other than 0")
     return y

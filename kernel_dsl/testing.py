@@ -149,7 +149,7 @@ def _on_host(array: Any, name: str) -> tuple[Any, DType]:
     """The values as a NumPy array (float64 if NumPy lacks the dtype), and the dtype of the argument."""
     if hasattr(array, "detach"):  # PyTorch
         if array.is_meta:
-            raise BadArgument(op="assert_close", what=f"{name} is a tensor on meta", hint="it has no values")
+            raise BadArgument(op="assert_close", what=f"{name} is a tensor on meta", hint="pass a tensor with values")
         array = array.detach().cpu().resolve_conj()
         if str(array.dtype) == "torch.complex128":
             return array.numpy(), complex64
@@ -244,7 +244,7 @@ def shapes(*, min_rank: int = 0, max_rank: int = 4, min_side: int = 1, max_side:
     max_side, max_size = _count(max_side, "max_side", 0), _count(max_size, "max_size", 0)
     if high < low or max_side < side or max_size < side**low:
         what = f"min_rank={low}, max_rank={high}, min_side={side}, max_side={max_side}, max_size={max_size}"
-        raise at_user_line(BadArgument(op="shapes", what=what, hint="bounds that leave a shape"))
+        raise at_user_line(BadArgument(op="shapes", what=what, hint="give bounds that allow at least one shape"))
     st = _strategies()
 
     def drawn(draw: Callable[[Any], Any]) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def _predicted(predict: Callable[..., float], config: Any, specs: Sequence[Any],
     value = called(predict, (config, *specs), name, "predict", "predict(config, *specs)")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.generic)):
         what = f"predict gives {shown(value)} for {written(config)}"
-        raise TuneType(name=name, what=what, hint="it returns a number, the less the faster")
+        raise TuneType(name=name, what=what, hint="return a number; the smallest is the fastest")
     return float(value)
 
 

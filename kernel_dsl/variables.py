@@ -206,7 +206,7 @@ class Variable(Symbol):
             raise VariableValue(what=f"{shown(name)} is no name", hint="name it by an identifier")
         if name in ("out", "wait", "stream"):
             what = f"{name!r} is an argument of every replay"
-            raise VariableValue(what=what, hint="name it otherwise")
+            raise VariableValue(what=what, hint="give it another name")
         self.name = name
         try:
             self.lo: int = operator.index(lo)

@@ -49,7 +49,7 @@ def called_on(word: str, function: Function, x: Any, *more: Any) -> Any:
     if why := misfit(function, x, *more):
         what = f"{word} can't be called with {len(more) + 1} value{'s' * bool(more)}: {why}"
         raise BadCallValue(
-            kernel="matmul", what=what, hint="it gets a part of the product, and then its operands' parts"
+            kernel="matmul", what=what, hint="it takes a part of the product, and then a part of each operand"
         )
     from ..ops.pointwise import mixing  # operations, imported for the first trace
 

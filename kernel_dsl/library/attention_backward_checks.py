@@ -70,7 +70,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
         raise BadCallValue(kernel=NAME, what=what, hint="each part has 8 columns or a multiple of 8")
     if config.dq_slots > config.dq_parts:
         what = f"config.dq_slots={config.dq_slots} for config.dq_parts={config.dq_parts}"
-        raise BadCallValue(kernel=NAME, what=what, hint="no more slots than parts")
+        raise BadCallValue(kernel=NAME, what=what, hint="use at most as many slots as parts")
 
 
 def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:

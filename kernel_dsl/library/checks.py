@@ -96,7 +96,7 @@ def check_array(x: Any, name: str, hint: str, real: bool = True) -> None:
         raise BadCallArgument(kernel="matmul", what=what, hint=hint)
     if real and as_dtype(x.dtype).name.startswith("complex"):
         what = f"{name} is {as_dtype(x.dtype)}"
-        raise LibraryDType(kernel="matmul", what=what, hint="beside complex64 stands complex64")
+        raise LibraryDType(kernel="matmul", what=what, hint="make a and b both complex64, or both real")
 
 
 def check_options(o: Any) -> None:

@@ -182,7 +182,9 @@ def complex_plan(
     for name, value in (("out_dtype", o.out_dtype and as_dtype(o.out_dtype)), ("out", out)):
         dtype = as_dtype(value.dtype) if name == "out" and value is not None else value
         if dtype not in (None, kd.complex64):
-            raise LibraryDType(kernel="matmul", what=f"{name} is {dtype}", hint="a product of complex64 is complex64")
+            raise LibraryDType(
+                kernel="matmul", what=f"{name} is {dtype}", hint="a product of complex64 is complex64: leave it out"
+            )
     if out is not None and tuple(out.shape) != shape:
         raise LibraryShape(kernel="matmul", what=f"out is {tuple(out.shape)}", hint=f"its shape is {shape}")
     asked = {name for name in ("activation", "epilogue", "gated", "dropout", "config") if getattr(o, name) is not None}
@@ -196,7 +198,7 @@ def complex_plan(
             continue
         if not is_complex(x):
             raise BadCallArgument(
-                kernel="matmul", what=f"{name} is no array of complex64", hint="it is added to complex64"
+                kernel="matmul", what=f"{name} is no array of complex64", hint="convert it: it is added to complex64"
             )
         if not x.shape or x.shape[-1] != shape[-1] or along(x) is None:
             raise refuse(f"{name} is {tuple(x.shape)}", f"for complex64 it has {shape[-1]} contiguous columns")

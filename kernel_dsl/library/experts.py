@@ -55,7 +55,7 @@ def expert_dispatch(
     op = "expert_dispatch"
     shape, dtype, k = _tokens(x, experts, mesh, num_experts, op)
     if out is not None and any(overlap(a, row) for a in (x, experts) for row in out):
-        raise BadArgument(op=op, what="out= shares memory with x or experts", hint="give other arrays")
+        raise BadArgument(op=op, what="out= shares memory with x or experts", hint="give arrays in other memory")
     most = mesh.size * shape[0] * k if rows is None else an_int(rows, op, "rows", low=0)
     choices: Any = max(shape[0] * k, 1)
     known = None
@@ -115,7 +115,7 @@ def expert_combine(
         what = f"experts is {id_dtype}{list(ids)}, places {at_dtype}{list(at)}, weights {w_dtype}{list(w)}"
         raise BadArgument(op=op, what=what, hint="int32, int32 and float32, all (tokens, k)")
     if out is not None and any(overlap(a, out) for a in (y, experts, places, weights)):
-        raise BadArgument(op=op, what="out= shares memory with an input", hint="give another array")
+        raise BadArgument(op=op, what="out= shares memory with an input", hint="give an array in other memory")
     return Launched(adding_kernel(shape, dtype, ids, num_experts, mesh, timeout), (y, experts, places, weights), out)
 
 

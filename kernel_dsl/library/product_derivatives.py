@@ -158,7 +158,7 @@ def _batches(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     pairs = list(zip([*[1] * -more, *a], [*[1] * more, *b], strict=True))
     if any(x != 1 and y != 1 and x != y for x, y in pairs):
         what = f"a has batches of {tuple(a)}, and b of {tuple(b)}"
-        raise BadCallValue(kernel="matmul", what=what, hint="they broadcast, as in NumPy")
+        raise BadCallValue(kernel="matmul", what=what, hint="give both the same batch, or extents of 1")
     return [y if x == 1 else x for x, y in pairs]
 
 

@@ -158,7 +158,12 @@ def async_store_smem(
     vector, minor = target.vector()
     if vector * target.dtype.itemsize < 4:
         why = "st.async stores 4, 8 or 16 aligned bytes"
-        raise WgmmaShape(op=op, what=f"{target!r} is stored 1 or 2 bytes at a time", why=why, hint="align the slice")
+        raise WgmmaShape(
+            op=op,
+            what=f"{target!r} is stored 1 or 2 bytes at a time",
+            why=why,
+            hint="align the slice to 4 bytes",
+        )
     if value.ndim > target.ndim or broadcast_shapes([value.shape, target.shape], op) != target.shape:
         raise StoreShape(value=value.shape, ref=target.shape)
     value = broadcast_value(value, target.shape, LayoutVar(target.shape, vector, minor))

@@ -236,7 +236,7 @@ def copy_gmem_to_smem(
     op = "copy_gmem_to_smem"
     a, b = _pair(src, dst, (MemorySpace.GMEM, MemorySpace.SMEM), op)
     if not isinstance(oob_mode, OOBFillMode):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadArgumentType(op=op, what=f"oob_mode={shown(oob_mode)}", hint="use `kd.OOBFillMode.ZEROS` or its kin")
+        raise BadArgumentType(op=op, what=f"oob_mode={shown(oob_mode)}", hint="use a member of `kd.OOBFillMode`")
     if oob_mode is OOBFillMode.NANS and a.dtype.name not in NAN_FILL:
         hint = "TMA fills float16, bfloat16, float32 and float64 with NaN; use `ZEROS`"
         raise BadArgument(op=op, what=f"oob_mode=NANS for {a.dtype}", hint=hint)

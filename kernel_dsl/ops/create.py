@@ -171,7 +171,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
         raise BadArgumentType(op="arange", what="the bounds must be static", hint=hint)
     start, stop, step = (_number(x, name) for x, name in ((start, "start"), (stop, "stop"), (step, "step")))
     if step == 0:
-        raise BadArgument(op="arange", what="a step of 0", hint="any other step")
+        raise BadArgument(op="arange", what="a step of 0", hint="give a step other than 0")
     floats = any(isinstance(x, float) for x in (start, stop, step))
     # ints are exact; floats would round those beyond 2**53
     size = max(0, math.ceil((stop - start) / step) if floats else -((start - stop) // step))

@@ -191,7 +191,9 @@ def multiple_of(x: Any, factor: int) -> Any:
         raise BadArgument(op="multiple_of", what=f"factor {shown(factor)}", hint="a static int of 1 or more")
     if isinstance(x, int):
         if x % factor:
-            raise BadArgument(op="multiple_of", what=f"{x} is not a multiple of {factor}", hint="check the factor")
+            raise BadArgument(
+                op="multiple_of", what=f"{x} is not a multiple of {factor}", hint="give a factor that divides it"
+            )
         return x
     value = as_value(x, "multiple_of")
     if value.ndim or not value.dtype.is_integer:

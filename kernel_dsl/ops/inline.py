@@ -98,7 +98,7 @@ def inline_registers(template: str, args: tuple[Any, ...], out_type: Any, pure: 
         elif not shape:
             own = SCALAR
         else:
-            raise BadArgument(op=op, what=f"a result of shape {shape} without a layout", hint="say `layout=`")
+            raise BadArgument(op=op, what=f"a result of shape {shape} without a layout", hint="give its `layout=`")
         results.append((shape, dtype, own))
     for x in xs:
         resolve(x.type.layout)

@@ -210,7 +210,12 @@ def _check_types(a: DType, b: DType, acc: DType, op: str) -> None:
         raise WgmmaType(op=op, what=f"operands of {a} and {b}", why=why, hint="convert one of them")
     if acc.name not in _ACCUMULATORS[a.name]:
         why = f"{a} operands accumulate in {' or '.join(_ACCUMULATORS[a.name])}"
-        raise WgmmaType(op=op, what=f"an accumulator of {acc} for operands of {a}", why=why, hint="allocate that one")
+        raise WgmmaType(
+            op=op,
+            what=f"an accumulator of {acc} for operands of {a}",
+            why=why,
+            hint="allocate the accumulator with that dtype",
+        )
 
 
 def k_step(dtype: DType) -> int:

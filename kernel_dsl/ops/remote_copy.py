@@ -125,7 +125,7 @@ def make_async_remote_copy(
     check_writable(dst)
     if device_id is None:
         if not isinstance(src.root.op, RemoteRef):
-            raise BadArgumentType(op=op, what="device_id is None", hint="say which device the copy goes to")
+            raise BadArgumentType(op=op, what="device_id is None", hint="give the device that the copy goes to")
         return RemoteCopy(src, dst, dst, send_sem, recv_sem, None)
     return RemoteCopy(src, remote_ref(dst, device_id), dst, send_sem, recv_sem, device_id)
 

@@ -182,7 +182,7 @@ def test_bounds_without_a_shape() -> None:
         {"min_side": 5, "max_side": 4},
         {"min_rank": 2, "min_side": 9, "max_size": 80},
     ):
-        with pytest.raises(kd.Error, match="bounds that leave a shape"):
+        with pytest.raises(kd.Error, match="bounds that allow at least one shape"):
             shapes(**wrong)
     with pytest.raises(kd.Error, match="one of bool, int"):
         dtypes("text")
