@@ -151,7 +151,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a kernel's code was made for, of the sizes of a call: see `extents.holds`."""
+    """What a kernel's code was made for, of the sizes of a call: see `conditions.holds`."""
 
     kind: str
     numbers: tuple[int, ...] = ()

@@ -7,24 +7,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 from .compiled import ANY, Condition
+from .conditions import plain
 from .dataclass import dataclass
 from .definition import Definition, Input, axes, is_leaf, output_structs
 from .dims import Again, facts_of
 from .errors_dims import unknown
 from .extent_symbols import ExtentSymbol, top_of
-from .extents import (
-    GRID,
-    WIDE,
-    DimExtent,
-    Extent,
-    GridSize,
-    Reads,
-    Top,
-    Unread,
-    is_declared,
-    now,
-    plain,
-)
+from .extents import GRID, WIDE, DimExtent, Extent, GridSize, Reads, Top, Unread, is_declared, now
 from .ir import Axis, KernelIR, RefType
 from .memory import ShapeDtypeStruct
 from .packed import stored_struct

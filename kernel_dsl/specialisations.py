@@ -8,8 +8,9 @@ from typing import Any
 from .blocks import settle
 from .boundary import public, unguarded
 from .compiled import Condition
+from .conditions import holds
 from .dataclass import changed
-from .extents import GRID, holds
+from .extents import GRID
 from .loading import load, load_identified
 from .sizes import Sizes, exact
 from .stages import Stages
