@@ -144,9 +144,10 @@ def alike(rights: list[Operand]) -> Operand:
     if (one.dtype, one.rows, one.depth, one.batch) != (other.dtype, other.rows, other.depth, other.batch):
         what = f"b is {one.dtype} of {(one.depth, one.rows)} and {other.dtype} of {(other.depth, other.rows)}"
         raise refuse_shape(what, "the gate's matrix and the gated matrix must have one shape and one dtype")
-    if one.along_k != other.along_k:
-        raise refuse("one part of b is stored by rows and the other by columns", "store both the same way")
-    return replace(one, tma=one.tma and other.tma, contiguous=one.contiguous and other.contiguous)
+    if one.along_k != other.along_k:  # no kernel but a packing one takes both in one form, element by element
+        return replace(one, tma=False, contiguous=False, piece=one.dtype.itemsize)
+    both = {"tma": one.tma and other.tma, "contiguous": one.contiguous and other.contiguous}
+    return replace(one, **both, piece=min(one.piece, other.piece), pitch=min(one.pitch, other.pitch))
 
 
 def out_dtype_of(o: MatmulOptions, a: DType, b: DType) -> DType:
@@ -224,7 +225,7 @@ def _steps(o: MatmulOptions, shape: tuple[int, ...], depth: int) -> _Steps:
     if o.activation is not None:
         steps.append(EpilogueStep("activation", function=o.activation))
     if o.dropout is not None:
-        steps.append(EpilogueStep("dropout", tuple(axes(*next(taken)) for _ in range(3))))
+        steps.append(EpilogueStep("dropout", tuple(axes(*next(taken)) for _ in range(4))))
     if o.residual is not None:
         steps.append(EpilogueStep("add", (axes(*next(taken)),)))
     if o.absmax:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
+
 import kernel_dsl as kd
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
@@ -216,9 +218,9 @@ def _check_dropout(dropout: Any) -> None:
     rate, seed = cast("tuple[Any, Any]", dropout)
     if (
         isinstance(rate, bool)
-        or not isinstance(rate, (int, float))
+        or not isinstance(rate, (int, float, np.integer, np.floating))
         or isinstance(seed, bool)
-        or not isinstance(seed, int)
+        or not isinstance(seed, (int, np.integer))
     ):
         raise BadCallArgument(kernel="matmul", what=f"dropout={shown(dropout)}", hint=hint)
     if not 0 <= rate < 1 or not 0 <= seed < 1 << 64:

@@ -221,7 +221,7 @@ def drawn(x: Any, p: Problem, refs: Sequence[Any], tile: Tile, unit: int) -> Til
         place += len(step.operands)
     else:
         return tile
-    rate, low, high = refs[place : place + 3]
+    rate, _, low, high = refs[place : place + 4]
     kind = kd.uint64 if prod(_most(extent) for extent in tile.shape) > 1 << 31 else kd.uint32
     height, width = (kd.astype(n, kind) if not isinstance(n, int) else n for n in tile.shape[-2:])
     outer: Any = 0
@@ -293,11 +293,11 @@ def _call(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
 
 
 def _drop(x: Any, step: EpilogueStep, refs: Iterator[Any], tile: Tile) -> Any:
-    rate, _, _ = (next(refs) for _ in step.operands)
+    _, factor, _, _ = (next(refs) for _ in step.operands)
     assert tile.kept is not None
     bits, unit, begin = tile.kept.bits, tile.kept.unit, tile.kept.first
     x = x if x.dtype.is_float else x.astype(kd.float32)
-    grown = x * (1.0 / (1.0 - rate)).astype(x.dtype)
+    grown = x * factor.astype(x.dtype)
     parts: list[Any] = []
     for first in range(0, x.shape[1], unit):
         keep = (bits >> ((begin + first) // unit)) & 1

@@ -51,9 +51,10 @@ class MatmulOptions(NamedTuple):
         rest = [("c", self.c)] if self.c is not None else []
         rest += [("operands", x) for x in self.listed]
         if self.dropout is not None:
-            rate, seed = self.dropout
+            rate, seed = float(self.dropout[0]), int(self.dropout[1])
             words = (seed & 0xFFFFFFFF, seed >> 32)
-            rest += [("dropout", np.float32(rate)), *(("dropout", np.uint32(word)) for word in words)]
+            grown = 1 / (1 - rate)  # a float, because float64 products take it as float64
+            rest += [("dropout", x) for x in (np.float32(rate), grown, *(np.uint32(word) for word in words))]
         rest += [(n, x) for n, x in (("residual", self.residual), ("out_scale", self.out_scale)) if x is not None]
         return first, rest
 

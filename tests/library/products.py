@@ -349,9 +349,10 @@ class _Made:
             options["activation"] = relu
             return self._kept(x, np.maximum(x, 0))
         if name == "dropout":
-            options["dropout"] = 0.25, int(rng.integers(1 << 40))
-            kept = (philox(x.size, options["dropout"][1]) >> np.uint64(8)).astype(np.float64) * 2.0**-24 >= 0.25
-            return self._kept(x, np.where(kept.reshape(x.shape), x / 0.75, 0))
+            rate = (0.25, 0.9)[int(rng.integers(2))]
+            options["dropout"] = rate, rng.integers(1 << 40)
+            kept = (philox(x.size, int(options["dropout"][1])) >> np.uint64(8)).astype(np.float64) * 2.0**-24 >= rate
+            return self._kept(x, np.where(kept.reshape(x.shape), x / (1 - rate), 0))
         if name == "absmax":
             options["absmax"], self.peak = True, float(np.abs(x).max(initial=0))
         if name == "out_scale":

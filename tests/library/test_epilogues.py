@@ -102,6 +102,22 @@ def test_gates(number: int, dtype: Any, interpret: Any, rng: Any) -> None:
         assert got.shape == (M, N) and relative(got, expected) < 1e-6
 
 
+@pytest.mark.parametrize("shape", [(64, 128, 128), (5, 7, 9), (1, 64, 256)], ids=str)
+@pytest.mark.parametrize("dtype", [bf16, f32, s8], ids=str)
+@pytest.mark.sampled(6)
+def test_pairs_stored_unlike(dtype: Any, shape: Any, rng: Any) -> None:
+    """One matrix of a pair by rows and the other by columns, or one aligned and the other not: both are copied."""
+    a, one, exact = operands(rng, dtype, *shape)
+    other = random(rng, one.shape, dtype)
+    expected = exact + 2 * (a.astype(np.float64) @ other.astype(np.float64))
+    odd = np.frombuffer(b"\0" * dtype.itemsize + other.tobytes(), other.dtype, offset=dtype.itemsize).reshape(
+        other.shape
+    )
+    for pair in [(one, np.asfortranarray(other)), (np.asfortranarray(one), other), (one, odd)]:
+        got = kd.library.matmul(a, pair, gated=lambda x, y: x + 2.0 * y, out_dtype=f32, interpret=True)
+        assert relative(got, expected) < 1e-6
+
+
 @pytest.mark.parametrize("shape", [(72, 48, 64), (67, 33, 45), (2, 3, 24, 40), (3, 200, 1040), (8, 8, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 @pytest.mark.sampled(4)
@@ -188,6 +204,16 @@ def test_dropout(shape: Any, rng: Any) -> None:
     assert np.array_equal(same, kd.library.matmul(a, b, out_dtype=f32, interpret=True))
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(f64, 1e-14), (f32, 1e-6)], ids=str)
+@pytest.mark.parametrize("rate", [0.9, np.float32(0.999), 1 - 2.0**-10], ids=str)
+def test_what_dropout_keeps_grows_exactly(dtype: Any, bound: float, rate: Any, rng: Any) -> None:
+    """1 - rate cancels, so it is no number of the kernel's float32; rates and seeds may be numbers of NumPy."""
+    a, b, exact = operands(rng, dtype, 70, 66, 16)
+    got = kd.library.matmul(a, b, dropout=(rate, np.int64(5)), interpret=True)
+    kept = got != 0
+    assert kept.any() and relative(got[kept], exact[kept] / (1 - float(rate))) < bound
+
+
 def test_values_of_numbers_cause_no_compile(rng: Any) -> None:
     a, b, _ = operands(rng, bf16)
     matmul = type(kd.library.matmul)()
@@ -246,7 +272,6 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (A, (B, B), {}, "b is a tuple"),
     (A, (B, B, B), {"gated": "glu"}, "b has 3 parts"),
     (A, (B, B[:, :8]), {"gated": "glu"}, "b is float16 of"),
-    (A, (B, np.ascontiguousarray(B.T).T), {"gated": "glu"}, "stored by rows and the other by columns"),
     (A, B[:, :23], {"gated": "glu"}, "b has 23 columns"),
     (A, (B, B), {"gated": "glu", "bias": VECTOR}, r"bias is \(24,\)"),
     (A, B, {"gated": "glu", "b_scale": VECTOR[:12]}, r"b_scale is \(12,\)"),
