@@ -99,7 +99,7 @@ class LinearCrossEntropy(Named):
     from 0 to V - 1; bias (V,) float. Rows whose target is `ignore_index` have a loss of 0; a target that is no class
     gives NaN, and an error if the host can read the targets. With s the `label_smoothing`, from 0 to 1, the loss of a
     row is lse - (1 - s) * logit of the target - s * mean of all logits. `reduction`: "mean" over the rows that count
-    (NaN if none does), "sum", or "none".
+    (NaN if none does, with gradients of 0), "sum", or "none".
 
     Returns float32 () or (M,). `return_lse=True` also gives the natural logarithm of each row's sum of exponentials,
     float32 (M,), which `linear_cross_entropy_backward` takes; it has a gradient, too. Sums are float32; the same inputs

@@ -96,7 +96,8 @@ def factor_kernel(problem: CrossEntropy) -> Any:
 
         @kd.when(kd.program_id(0) == 0)
         def _() -> None:
-            factor[...] = 1.0 / count_of(targets, p) if p.mean else kd.astype(1.0, kd.float32)
+            # where no row counts all are times 0
+            factor[...] = 1.0 / kd.maximum(count_of(targets, p), 1.0) if p.mean else kd.astype(1.0, kd.float32)
             one[...] = kd.astype(1, kd.int32)
 
     p = problem

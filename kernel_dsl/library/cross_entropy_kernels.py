@@ -239,7 +239,7 @@ def prepare_kernel(problem: CrossEntropy, width: int, wdtype: Any, bdtype: Any) 
         @kd.when(block == 0)
         def _() -> None:
             scale = 1.0 if p.rows else (dloss[...] if hasattr(dloss, "shape") else dloss).astype(kd.float32)
-            factor[...] = scale / count_of(targets, p) if p.mean else scale
+            factor[...] = scale / kd.maximum(count_of(targets, p), 1.0) if p.mean else scale  # no row: gates are 0
 
     p, column = problem, (problem.M, 1)
     outs = [
