@@ -20,6 +20,7 @@ from ..definition import is_leaf
 from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
+from .jax_trees import known_to_jax
 from .operands import array_address, signature
 from .refusals import kind_and_shape, on_host
 
@@ -47,6 +48,9 @@ class PackedInt4:
     zeros: Any
     shape: tuple[int, int]
     group: int
+
+    def __post_init__(self) -> None:
+        known_to_jax(type(self))
 
     @property
     def dtype(self) -> Any:

@@ -25,6 +25,7 @@ from .sparse import SparseMatrix
 
 ADDED = ("bias", "c", "residual")
 FACTORS = ("scale", "a_scale", "b_scale", "out_scale")  # constants: they have no gradients
+AGAIN = ("bias", "c", "scale", "a_scale", "b_scale", "dropout", "gated")  # what steps after them compute again
 # options with a derivative
 SMOOTH = ("out_dtype", "precision", "config", "activation", "dropout", "gated", "epilogue", "operands", *FACTORS)
 
@@ -87,21 +88,23 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
     pair = isinstance(b, (tuple, list))
     sides = [a, *(b if pair else [b])]
     names = [n for n in (*ADDED, *FACTORS) if hasattr(given[n], "dtype")]
-    biases = list(given["bias"]) if isinstance(given["bias"], (tuple, list)) else []
+    pairs = {n: tuple(given[n]) for n in ("bias", "b_scale") if isinstance(given[n], (tuple, list))}
+    paired = [(n, i) for n, xs in pairs.items() for i, x in enumerate(xs) if hasattr(x, "dtype")]
+    fixed_parts = {n: tuple(None if (n, i) in paired else x for i, x in enumerate(xs)) for n, xs in pairs.items()}
     listed = list(options.listed)
     places = [i for i, x in enumerate(listed) if hasattr(x, "dtype")]
-    moved = (*names, "operands", *(["bias"] if biases else []))
+    moved = (*names, "operands", *pairs)
     static = {n: x for n, x in given.items() if n not in moved}
     numbers = tuple(None if i in places else x for i, x in enumerate(listed))
     interpret, count = how["interpret"], sum(len(_arrays(x)) for x in sides)
-    first = count + len(biases)
+    first = count + len(paired)
 
     def parts(arrays: Sequence[Any]) -> tuple[Any, Any, dict[str, Any]]:
         rest = iter(arrays)
         made = [replace(x, **{n: next(rest) for n in _held(x)}) if _held(x) else next(rest) for x in sides]
         more = dict(zip(names, arrays[first:], strict=False))
-        if biases:
-            more["bias"] = tuple(arrays[count:first])
+        found = dict(zip(paired, arrays[count:first], strict=True))
+        more |= {n: tuple(found.get((n, i), x) for i, x in enumerate(xs)) for n, xs in fixed_parts.items()}
         found = dict(zip(places, arrays[first + len(names) :], strict=True))
         more["operands"] = tuple(found.get(i, x) for i, x in enumerate(listed))
         return made[0], tuple(made[1:]) if pair else made[1], more
@@ -120,7 +123,8 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
         mine = [made["a"], *(made["b"] if pair else [made["b"]])]
         own = [g for x, g in zip(sides, mine, strict=True) for g in [g] * len(_arrays(x))]
         operands = [made["operands"][i] for i in places] if places else []
-        return [*own, *(made["bias"] if biases else []), *(made.get(n) for n in names), *operands]
+        both = [made["bias"][i] if n == "bias" else None for n, i in paired]
+        return [*own, *both, *(made.get(n) for n in names), *operands]
 
     def shapes(*arrays: Any) -> list[tuple[tuple[int, ...], Any]]:
         a, b, _ = parts(arrays)
@@ -133,16 +137,17 @@ def matmul(host: str, a: Any, b: Any, options: Any, how: dict[str, Any]) -> Any:
 
     constant = tuple((type(x).__name__, x.shape, getattr(x, "group", 0), _held(x)) for x in sides if _held(x))
     fixed = tuple(sorted(keyed(static).items()))
-    key = (constant, count, len(biases), tuple(names), tuple(places), numbers, fixed, interpret)
+    key = (constant, count, tuple(fixed_parts.items()), tuple(names), tuple(places), numbers, fixed, interpret)
     real = [hasattr(x, "dtype") and as_dtype(x.dtype).is_float for x in (listed[i] for i in places)]
     own = [not _held(x) and is_smooth(y.dtype) for x in sides for y in _arrays(x)]
     flat = [y for x in sides for y in _arrays(x)]
-    given_arrays = [*flat, *biases, *(given[n] for n in names), *(listed[i] for i in places)]
+    mine = [pairs[n][i] for n, i in paired]
+    given_arrays = [*flat, *mine, *(given[n] for n in names), *(listed[i] for i in places)]
     keeps = _keeps_sums(options, sides) and (
         host == "jax" or any(getattr(x, "requires_grad", False) for x in given_arrays)
     )
-    can = (*own, *[True] * len(biases), *(n in ADDED for n in names), *real)
-    called = (*(n for n, x in zip("abb", sides, strict=False) for _ in _arrays(x)), *["bias"] * len(biases), *names)
+    can = (*own, *(n in ADDED for n in (*(n for n, _ in paired), *names)), *real)
+    called = (*(n for n, x in zip("abb", sides, strict=False) for _ in _arrays(x)), *(n for n, _ in paired), *names)
     if keeps:
         rule = Derivative(
             "matmul", (*key, keeps), run_with_sums, backward, shapes, can, results=3, plain=run, names=called
@@ -191,37 +196,39 @@ def _matmul_gradients(
         gradient = gradient * o["out_scale"]
     if o["residual"] is not None:
         found["residual"] = summed(gradient, o["residual"])
-    if o["gated"] is not None:
-        if _held(a) or o["epilogue"] is not None:
-            raise refuse("matmul", "gated= beside " + ("a sparse a" if _held(a) else "epilogue"))
-        return found | _gated_gradients(gradient, a, b, o, sums, how)
+    if o["gated"] is not None and _held(a):
+        raise refuse("matmul", "gated= beside a sparse a")
     if o["epilogue"] is not None:
-        return found | _epilogue_gradients(gradient, a, b, o, how)
-    if o["activation"] is not None or o["dropout"] is not None:
-        again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
+        found["operands"], gradient = _before_epilogue(gradient, a, b, o, how)
+    elif o["activation"] is not None or o["dropout"] is not None:
+        again = {n: o[n] for n in AGAIN}
         operand = as_dtype((b if _held(a) else a).dtype)
         alone = all(x is None for n, x in again.items() if n != "dropout")  # only the products use it
         wide = operand if alone or operand.itemsize >= 4 else "float32"
         gradient = forward(a, b, **again, epilogue=slope(o["activation"]), operands=(gradient,), out_dtype=wide, **how)
+    if o["gated"] is not None:
+        return found | _gated_gradients(gradient, a, b, o, sums, how)
     return found | _plain_gradients(gradient, a, b, o, how)
 
 
-def _epilogue_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """The gradients with an epilogue. The product is computed once for the sums' gradient, and once for each array
-    among the operands.
+def _before_epilogue(
+    gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]
+) -> tuple[dict[int, Any], Any]:
+    """(the gradients of an epilogue's operands by number, the gradient of what it gets). The product is computed once for
+    the latter, and once for each array among the operands.
     """
-    again = {n: o[n] for n in ("bias", "c", "scale", "a_scale", "b_scale", "dropout")}
+    again = {n: o[n] for n in AGAIN}
     again["out_dtype"] = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
 
     def by(own: int) -> Any:
         end = epilogue_slope(o["epilogue"], o["activation"], own)
         return FUNCTIONS["matmul"](a, b, **again, epilogue=end, operands=(*o["operands"], gradient), **how)
 
-    found: dict[str, Any] = {"operands": {}}
+    found: dict[int, Any] = {}
     for i, x in enumerate(o["operands"]):
         if hasattr(x, "dtype"):
-            found["operands"][i] = summed(by(i + 1), x) if as_dtype(x.dtype).is_float else None
-    return found | _plain_gradients(by(0), a, b, o, how)
+            found[i] = summed(by(i + 1), x) if as_dtype(x.dtype).is_float else None
+    return found, by(0)
 
 
 def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
@@ -231,11 +238,7 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
     for name in ("bias", "c"):
         if o[name] is not None:
             found[name] = summed(gradient, o[name])
-    g = gradient
-    for name, x in (("scale", o["scale"]), ("a_scale", o["a_scale"]), ("b_scale", o["b_scale"])):
-        if x is not None:
-            g = g * _factor(x, name, gradient.shape)
-    g = cast(g, (b if _held(a) else a).dtype)
+    g = cast(_times(gradient, {n: o[n] for n in ("scale", "a_scale", "b_scale")}), (b if _held(a) else a).dtype)
     found["a"] = found["b"] = None
     if not _held(a):
         right = b.unpacked(a.dtype, interpret=how["interpret"]) if _held(b) else b
@@ -244,6 +247,15 @@ def _plain_gradients(gradient: Any, a: Any, b: Any, o: dict[str, Any], how: dict
         left = a.dense(interpret=how["interpret"]) if _held(a) else a
         found["b"] = summed(forward(conjugated(left).swapaxes(-1, -2), g, out_dtype=as_dtype(b.dtype), **how), b)
     return found
+
+
+def _times(gradient: Any, factors: dict[str, Any]) -> Any:
+    """A gradient of scaled sums as one of the product's."""
+    made = gradient
+    for name, x in factors.items():
+        if x is not None:
+            made = made * _factor(x, name, gradient.shape)
+    return made
 
 
 def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
@@ -257,21 +269,26 @@ def _factor(x: Any, name: str, shape: Sequence[int]) -> Any:
 def _gated_gradients(
     gradient: Any, a: Any, b: Any, o: dict[str, Any], sums: tuple[Any, ...], how: dict[str, Any]
 ) -> dict[str, Any]:
+    """The gradients from one of the gate's result, with those of biases."""
     forward = FUNCTIONS["matmul"]
-    odd = [n for n in ("a_scale", "b_scale", "scale", "dropout") if o[n] is not None]
-    if odd or o["activation"] is not None:
-        raise refuse("matmul", f"{odd[0] if odd else 'activation'}= beside gated")
     sides = halves(b)
+    wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+    factors = [{"scale": o["scale"], "a_scale": o["a_scale"], "b_scale": x} for x in halves(o["b_scale"])]
+    scaled = any(x is not None for x in factors[0].values())
     dense = [x.unpacked(a.dtype, interpret=how["interpret"]) if _held(x) else x for x in sides]
     biases = (None, None) if o["bias"] is None else halves(o["bias"])
     if not sums:
-        sums = tuple(forward(a, x, bias=bias, **how) for x, bias in zip(sides, biases, strict=True))
-    narrow = gate_gradients(o["gated"], sums, gradient, a.dtype, how["interpret"])
+        more = how | ({"out_dtype": wide} if scaled else {})
+        sums = tuple(
+            forward(a, x, bias=bias, **own, **more) for x, bias, own in zip(sides, biases, factors, strict=True)
+        )
+    narrow = gate_gradients(o["gated"], sums, gradient, wide if scaled else a.dtype, how["interpret"])
     found: dict[str, Any] = {}
     if o["bias"] is not None:
         own = [summed(g, bias) for g, bias in zip(narrow, biases, strict=True)]
         found["bias"] = own if isinstance(o["bias"], (tuple, list)) else interleaved(*own)
-    wide = "float32" if as_dtype(a.dtype).itemsize < 4 else as_dtype(a.dtype)
+    if scaled:
+        narrow = tuple(cast(_times(g, own), a.dtype) for g, own in zip(narrow, factors, strict=True))
     left = forward(narrow[0], dense[0].swapaxes(-1, -2), out_dtype=wide, **how)
     left = forward(narrow[1], dense[1].swapaxes(-1, -2), c=left, out_dtype=as_dtype(a.dtype), **how)
 

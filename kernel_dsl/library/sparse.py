@@ -17,10 +17,12 @@ from kernel_dsl.boundary import public
 from kernel_dsl.diagnostics import of_kind
 from kernel_dsl.dtypes import FP8, DType, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
+from kernel_dsl.jax import is_traced
 
 from ..kernel import identified
 from ..layouts import meta_step
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
+from .jax_trees import known_to_jax
 from .operands import array_address, element_strides, signature, why_not_tma
 from .refusals import kind_and_shape
 
@@ -50,6 +52,9 @@ class SparseMatrix:
     values: Any
     meta: Any
     shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        known_to_jax(type(self))
 
     @property
     def dtype(self) -> Any:
@@ -240,6 +245,9 @@ def sparse_compress(a: Any, *, prune: bool = False, stream: Any = None, interpre
         hint = f"K is a multiple of {group}: pad it with zeros"
         raise LibraryShape(kernel=COMPRESS, what=f"a is {(M, K)} of {dtype}", hint=hint)
     sizes = _first.sizes((COMPRESS, dtype, prune), MOST, M=(M, 1), K=(K, group))
+    if not prune and is_traced([a]):
+        hint = "prune=True keeps the greatest of each group; or compress before the function that JAX traces"
+        raise BadCallArgument(kernel=COMPRESS, what="a is a value that JAX traces, whose zeros no one sees", hint=hint)
     values, meta, *rest = compress_kernel(*sizes, dtype, not prune)(a, stream=stream, interpret=interpret)
     if rest and (count := int(rest[0])):
         most = "two numbers" if group == 4 else "one number"

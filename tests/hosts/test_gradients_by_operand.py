@@ -90,7 +90,7 @@ def test_what_has_no_gradient_is_an_error(call: Call, name: str, host: Host) -> 
     for names in ([name], [name, *others]) if others else ([name],):
         with pytest.raises((BadCallArgument, BadCallValue, ArgumentValueError)) as caught:
             host(call, names, arrays, [])
-        word = "captured[0]" if name == "captured" else name
+        word = "captured[0]" if name == "captured" else name.removesuffix("_2")
         said = f"{word} {'is differentiated' if host is by_jax else 'requires grad'}, and has no gradient here"
         alone = ("it has no derivative", "a tensor that requires grad cannot be passed", "page_table")
         packed = {"data", "values"} & set(arrays)  # told as the operand that they are parts of

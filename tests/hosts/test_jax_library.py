@@ -105,8 +105,11 @@ def test_steps_without_a_derivative_say_so() -> None:
     for function in (lambda x: kd.nextafter(x, 1.0), lambda x: kd.exp(kd.nextafter(x, 1.0))):
         with pytest.raises(BadCallArgument, match="the epilogue uses `nextafter`, which has no derivative here"):
             jax.grad(lambda a, f=function: kd.library.matmul(a, b, epilogue=f).sum())(a)
-    with pytest.raises(BadCallArgument, match="no derivative with gated= beside epilogue="):
-        jax.grad(lambda a: kd.library.matmul(a, b, epilogue=kd.exp, gated="swiglu").sum())(a)
+    halved = kd.library.sparse_compress(jnp.zeros((16, 16)))
+    with pytest.raises(BadCallArgument, match="no derivative with gated= beside a sparse a="):
+        jax.grad(lambda b: kd.library.matmul(halved, b, gated="swiglu").sum())(b)
+    with pytest.raises(BadCallArgument, match="`sparse_compress`: a is a value that JAX traces"):
+        jax.jit(kd.library.sparse_compress)(a)
     with pytest.raises(BadCallArgument, match="out= in a call that is traced"):
         jax.jit(lambda a: kd.library.matmul(a, b, out=a))(a)
     for forward in (lambda: jax.jvp(kd.library.matmul, (a, b), (a, b)), lambda: jax.jacfwd(kd.library.matmul)(a, b)):
@@ -157,6 +160,42 @@ def test_gated_matmul() -> None:
         return jnp.sin(jax.nn.silu(z[:, 0::2]) * z[:, 1::2]).sum()
 
     agree(ours, wanted, (normal(33, 48), normal(48, 40), normal(40)))
+
+
+def test_gated_matmul_with_all_steps() -> None:
+    def ours(a: Any, b: Any, bias: Any, x: Any) -> Any:
+        made = kd.library.matmul(
+            a, b, bias=bias, gated="swiglu", scale=0.5, a_scale=rows, b_scale=columns, epilogue=kd.multiply, operands=(x,),
+            activation=kd.tanh, out_scale=2.0,
+        )  # fmt: skip
+        return jnp.sin(made).sum()
+
+    def wanted(a: Any, b: Any, bias: Any, x: Any) -> Any:
+        z = 0.5 * rows[:, None] * columns * (a @ b) + bias
+        return jnp.sin(2 * jnp.tanh(jax.nn.silu(z[:, 0::2]) * z[:, 1::2] * x)).sum()
+
+    rows, columns = jnp.linspace(0.1, 0.4, 33), jnp.linspace(0.2, 0.6, 40)
+    agree(ours, wanted, (normal(33, 48), normal(48, 40), normal(40), normal(33, 1)), 2e-3)
+
+
+def test_packed_and_sparse_matrices_as_arguments() -> None:
+    """They are structures of arrays: other numbers of the same form are not traced again."""
+    a, traced = normal(5, 64).astype(jnp.bfloat16), list[Any]()
+
+    @jax.jit
+    def product(a: Any, matrix: Any) -> Any:
+        traced.append(matrix.shape)
+        sparse = isinstance(matrix, kd.library.SparseMatrix)
+        return kd.library.matmul(matrix, a.T) if sparse else kd.library.matmul(a, matrix)
+
+    for number, pack in enumerate((
+        kd.library.pack_int4, lambda w: kd.library.pack_int4(w, zeros=True), kd.library.pack_mxfp4,
+        lambda w: kd.library.sparse_compress(w.T.astype(jnp.bfloat16), prune=True),
+    )):  # fmt: skip
+        for _ in range(2):
+            matrix = jax.jit(pack)(normal(64, 8))
+            direct = kd.library.matmul(*((matrix, a.T) if number == 3 else (a, matrix)))
+            assert (np.asarray(product(a, matrix)) == np.asarray(direct)).all() and len(traced) == number + 1
 
 
 def test_grouped_matmul() -> None:
