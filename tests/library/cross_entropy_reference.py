@@ -36,11 +36,15 @@ def expected(
     rows = lse - (1 - smoothing) * logits[each, number] - smoothing * logits.mean(axis=1)
     rows = np.where(counts, rows, 0.0)
     count = counts.sum()
-    loss = rows if reduction == "none" else rows.sum() if reduction == "sum" else rows.sum() / count if count else np.nan
+    loss = (
+        rows if reduction == "none" else rows.sum() if reduction == "sum" else rows.sum() / count if count else np.nan
+    )
     weights = np.exp(logits - lse[:, None])
     wanted = np.full(logits.shape, smoothing / logits.shape[1])
     wanted[each, number] += 1 - smoothing
-    factor = np.broadcast_to(np.asarray(dloss, np.float64), counts.shape) / (max(count, 1) if reduction == "mean" else 1)
+    factor = np.broadcast_to(np.asarray(dloss, np.float64), counts.shape) / (
+        max(count, 1) if reduction == "mean" else 1
+    )
     factor = np.where(counts, factor, 0.0)[:, None]
     slope, parts = (weights - wanted) * factor, (weights + wanted) * np.abs(factor)
     sizes = [(parts @ np.abs(weight)), parts.T @ np.abs(x), parts.sum(axis=0)]
