@@ -22,7 +22,7 @@ from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, HIGHEST, MIDDLE, UNIT, numbers
 from .jax_trees import known_to_jax
 from .operands import array_address, signature
-from .refusals import kind_and_shape, on_host
+from .refusals import check_parts, kind_and_shape, on_host
 
 NAME = "pack_int4"
 COLUMNS = 64  # columns of a block of the kernels here
@@ -66,6 +66,23 @@ class PackedInt4:
     def described(self) -> tuple[Any, ...]:
         """The properties that a plan depends on."""
         return (NAME, self.shape, self.group, *(signature(x, "matmul") for x in self.arrays))
+
+    @property
+    def parts(self) -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
+        """By name each array, its dtype and its shape."""
+        K, N = self.shape
+        scales = (kd.cdiv(K, self.group), N)
+        data = {
+            "data": (self.data, kd.int8, (N, kd.cdiv(K, BLOCK) * HALF)),
+            "scales": (self.scales, kd.float32, scales),
+        }
+        return data if self.zeros is None else data | {"zeros": (self.zeros, kd.float32, scales)}
+
+    def check(self, kernel: str) -> None:
+        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
+        if not isinstance(self.group, Integral) or self.group < BLOCK or self.group % BLOCK:
+            raise BadCallValue(kernel=kernel, what=f"group={shown(self.group)}", hint="a multiple of 64")
+        check_parts(kernel, self.parts, NAME)
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -215,7 +232,7 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
         raise LibraryDType(kernel=NAME, what=f"w is {as_dtype(w.dtype)}", hint=hint)
     if isinstance(group, bool) or not isinstance(group, Integral):
         raise BadCallArgument(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
-    if group < BLOCK or group % BLOCK:
+    if not BLOCK <= group < 1 << 31 or group % BLOCK:
         raise BadCallValue(kernel=NAME, what=f"group={shown(group)}", hint="a multiple of 64")
     K, N = int(w.shape[0]), int(w.shape[1])
     if not K or not N:
@@ -225,8 +242,11 @@ def pack_int4(w: Any, group: int = 128, zeros: Any = None, *, stream: Any = None
         how = "found"
     elif zeros is not None:
         wanted = (kd.cdiv(K, group), N)
-        if not is_leaf(zeros) or as_dtype(zeros.dtype) != kd.float32:
+        if not is_leaf(zeros):
             raise BadCallArgument(kernel=NAME, what=f"zeros is {of_kind(zeros)}", hint=f"True, or float32 {wanted}")
+        if as_dtype(zeros.dtype) != kd.float32:
+            what = f"zeros is {as_dtype(zeros.dtype)}"
+            raise LibraryDType(kernel=NAME, what=what, hint=f"True, or float32 {wanted}")
         if tuple(zeros.shape) != wanted:
             raise LibraryShape(kernel=NAME, what=f"zeros is {tuple(zeros.shape)}", hint=f"True, or float32 {wanted}")
         held = on_host(zeros)

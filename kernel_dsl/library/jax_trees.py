@@ -19,7 +19,7 @@ def _register(kind: Any, tree: Any) -> None:
         return tuple(getattr(x, n) for n in arrays), tuple(getattr(x, n) for n in fixed)
 
     def unflatten(constants: Any, children: Any) -> Any:
-        return kind(**dict(zip(arrays, children, strict=True)), **dict(zip(fixed, constants, strict=True)))
+        return kind(*children, *constants)
 
     tree.register_pytree_node(kind, flatten, unflatten)
 

@@ -68,11 +68,14 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
         raise BadCallArgument(kernel="matmul", what=f"a is {of_kind(a)}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(b, o)
+        a.check("matmul")
     elif any(isinstance(x, SparseMatrix) for x in (b if isinstance(b, (tuple, list)) else (b,))):
         hint = "only a can be sparse: multiply the transposed matrices"
         raise BadCallArgument(kernel="matmul", what="b is a SparseMatrix", hint=hint)
-    elif packed_of(b):
+    elif packed := packed_of(b):
         check_packed(a, b, o)
+        for x in packed:
+            x.check("matmul")
 
 
 def packed_of(b: Any) -> tuple[PackedInt4, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.boundary import public
+from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType
 
@@ -21,7 +22,7 @@ from .first_sizes import FirstSizes, declared_outputs, is_open
 from .int4 import COLUMNS, DTYPES, MOST, PackedInt4, unpacked_form
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
-from .refusals import kind_and_shape
+from .refusals import check_parts, kind_and_shape
 
 NAME = "pack_mxfp4"
 LARGEST = 2  # the exponent of the greatest number, 6
@@ -43,6 +44,19 @@ class PackedMxfp4(PackedInt4):
     byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1.
     `scales`: uint8 (2 ceil(K/64), N), a power of two for each 32 rows. `zeros` is None, and `group` 32.
     """
+
+    @property
+    def parts(self) -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
+        """By name each array, its dtype and its shape."""
+        blocks, N = kd.cdiv(self.shape[0], BLOCK), self.shape[1]
+        return {"data": (self.data, kd.int8, (N, blocks * HALF)), "scales": (self.scales, kd.uint8, (2 * blocks, N))}
+
+    def check(self, kernel: str) -> None:
+        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
+        if self.zeros is not None or self.group != HALF:
+            what = f"zeros is {of_kind(self.zeros)}, group={shown(self.group)}"
+            raise BadCallValue(kernel=kernel, what=what, hint="mxfp4 has no zeros, and groups of 32")
+        check_parts(kernel, self.parts, NAME)
 
     @property
     def described(self) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernel_dsl.diagnostics import of_kind, shown
+from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 from kernel_dsl.jax_primitive import inside_rule
 
@@ -24,6 +25,23 @@ def kind_and_shape(x: Any) -> str:
     """What an argument is: "an ndarray of shape (7,)", "a list"."""
     shape = getattr(x, "shape", None)
     return of_kind(x) + (f" of shape {shown(shape)}" if isinstance(shape, tuple) else "")
+
+
+def check_parts(kernel: str, parts: dict[str, tuple[Any, Any, tuple[Any, ...]]], made_by: str) -> None:
+    """Raise `BadCallArgument`, `LibraryDType`, `LibraryShape` for arrays of a packed matrix without their form.
+
+    `parts`: by name the array, its dtype and its shape; a shape with Dims or symbols is not compared. `made_by`: the
+    function that makes such a matrix.
+    """
+    for name, (x, dtype, shape) in parts.items():
+        hint = f"{dtype} {shape}, as `{made_by}` makes it"
+        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+            raise BadCallArgument(kernel=kernel, what=f"{name} is {of_kind(x)}", hint=hint)
+        if as_dtype(x.dtype) != dtype:
+            raise LibraryDType(kernel=kernel, what=f"{name} is {as_dtype(x.dtype)}", hint=hint)
+        given = tuple(x.shape)
+        if given != shape and all(isinstance(n, int) for n in (*given, *shape)):
+            raise LibraryShape(kernel=kernel, what=f"{name} is {given}", hint=hint)
 
 
 def is_number(x: Any) -> bool:

@@ -24,7 +24,7 @@ from ..layouts import meta_step
 from .first_sizes import FirstSizes, declared_outputs, dim_of, is_open
 from .jax_trees import known_to_jax
 from .operands import array_address, element_strides, signature, why_not_tma
-from .refusals import kind_and_shape
+from .refusals import check_parts, kind_and_shape
 
 COMPRESS, DECOMPRESS = "sparse_compress", "sparse_decompress"
 DTYPES = (kd.float16, kd.bfloat16, kd.float32, *FP8, kd.int8, kd.uint8)
@@ -65,6 +65,17 @@ class SparseMatrix:
     def described(self) -> tuple[Any, ...]:
         """The properties that a plan depends on."""
         return ("sparse", self.shape, signature(self.values, COMPRESS), signature(self.meta, COMPRESS))
+
+    def check(self, kernel: str) -> None:
+        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
+        M, K = self.shape
+        found = as_dtype(self.values.dtype) if hasattr(self.values, "dtype") else None
+        if found is None or found not in DTYPES:
+            what = f"values is {of_kind(self.values) if found is None else found}"
+            raise LibraryDType(kernel=kernel, what=what, hint=f"one of {', '.join(map(str, DTYPES))}")
+        rows = 128 * kd.cdiv(M, ROWS)
+        meta = (self.meta, kd.uint32, (kd.cdiv(K, meta_step(found)), rows))
+        check_parts(kernel, {"values": (self.values, found, (M, K // 2)), "meta": meta}, COMPRESS)
 
     @property
     def fast(self) -> bool:
@@ -269,4 +280,5 @@ def _sparse(x: Any, kernel: str) -> SparseMatrix:
     if not isinstance(x, SparseMatrix):
         what = f"compressed is {of_kind(x)}"
         raise BadCallArgument(kernel=kernel, what=what, hint="make it by `kd.library.sparse_compress(a)`")
+    x.check(kernel)
     return x

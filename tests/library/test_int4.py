@@ -234,3 +234,49 @@ def test_pairs_that_are_refused() -> None:
     with pytest.raises(kd.Error, match="b_scale by blocks of K for numbers of 4 bits"):
         deep = kd.library.pack_int4(np.ones((256, 8), np.float32))
         kd.library.matmul(np.ones((4, 256), np.float16), deep, b_scale=np.ones((2, 8), np.float32))
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("int4", {"group": 100}),
+    ("int4", {"group": 0}),
+    ("int4", {"group": 64}),
+    ("int4", {"shape": (128, 9)}),
+    ("int4", {"shape": (192, 8)}),
+    ("mxfp4", {"group": 64}),
+    ("mxfp4", {"zeros": W[:1]}),
+    ("mxfp4", {"shape": (192, 8)}),
+    ("sparse", {"shape": (7, 128)}),
+    ("sparse", {"shape": (8, 124)}),
+]
+PARTS = [("int4", "data"), ("int4", "scales"), ("int4", "zeros"), ("mxfp4", "data"), ("mxfp4", "scales"),
+         ("sparse", "values"), ("sparse", "meta")]  # fmt: skip
+
+
+def refused(kind: str, changes: dict[str, Any], words: str) -> None:
+    matrix = packed_or_sparse(kind)
+    sides = (replace(matrix, **changes), A.T) if kind == "sparse" else (A, replace(matrix, **changes))
+    with pytest.raises((kd.errors.BadCallArgument, kd.errors.BadCallValue), match=words):
+        kd.library.matmul(*sides, interpret=True)
+
+
+def packed_or_sparse(kind: str) -> Any:
+    if kind == "sparse":
+        return kd.library.sparse_compress(W.T.astype(np.float16), prune=True, interpret=True)
+    return (
+        kd.library.pack_mxfp4(W, interpret=True)
+        if kind == "mxfp4"
+        else kd.library.pack_int4(W, zeros=True, interpret=True)
+    )
+
+
+@pytest.mark.parametrize(("kind", "changes"), WRONG)
+def test_matrices_that_say_another_form(kind: str, changes: dict[str, Any]) -> None:
+    refused(kind, changes, "group=|zeros is|a is|data is|scales is|values is")
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_matrices_of_other_arrays(kind: str, name: str) -> None:
+    """A matrix may be put together from saved arrays: each must have its dtype and its shape."""
+    x = getattr(packed_or_sparse(kind), name)
+    for wrong in (x[:-1], x[:, :-1], x.astype(np.float64), [1], *([] if name == "zeros" else [None])):
+        refused(kind, {name: wrong}, f"{name} is")
