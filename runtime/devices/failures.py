@@ -80,10 +80,13 @@ def where(kernel: CompiledKernel | LaunchPlan | None) -> str:
 
 
 def array_name(plan: LaunchPlan, index: int) -> str:
-    """The user's name for array `index`: its Ref's name, else its position."""
+    """The user's name for array `index`: its Ref's name, else its position. A place in a body's `*refs`, as of most
+    outputs of library kernels, is no name.
+    """
     if index >= len(plan.arrays):
         return plan.scratch[index - len(plan.arrays)].name
     name = plan.arrays[index].name if plan.traced else ""
+    name = "" if name.endswith("]") else name
     role = "input" if index < plan.inputs else "output"
     place = index if index < plan.inputs else index - plan.inputs
     return f"{role} {name!r}" if name else f"{role} {place}"
