@@ -68,23 +68,6 @@ class PackedInt4:
         return (NAME, self.shape, self.group, *(signature(x, "matmul") for x in self.arrays))
 
     @property
-    def parts(self) -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
-        """By name each array, its dtype and its shape."""
-        K, N = self.shape
-        scales = (kd.cdiv(K, self.group), N)
-        data = {
-            "data": (self.data, kd.int8, (N, kd.cdiv(K, BLOCK) * HALF)),
-            "scales": (self.scales, kd.float32, scales),
-        }
-        return data if self.zeros is None else data | {"zeros": (self.zeros, kd.float32, scales)}
-
-    def check(self, kernel: str) -> None:
-        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
-        if not isinstance(self.group, Integral) or self.group < BLOCK or self.group % BLOCK:
-            raise BadCallValue(kernel=kernel, what=f"group={shown(self.group)}", hint="a multiple of 64")
-        check_parts(kernel, self.parts, NAME)
-
-    @property
     def form(self) -> tuple[Any, ...]:
         """The properties that its arrays do not show."""
         return self.shape, self.group, self.zeros is None
@@ -100,6 +83,16 @@ class PackedInt4:
         kind = "unpack", self.group, self.zeros is not None, as_dtype(dtype)
         made = unpack_kernel(*_first.sizes(kind, MOST, K=(K, 1), N=(N, 1)), *kind[1:])(*self.arrays, **how)
         return made[:, :K].T
+
+
+def check_int4(x: PackedInt4, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for a matrix whose arrays don't have its form."""
+    if not isinstance(x.group, Integral) or x.group < BLOCK or x.group % BLOCK:
+        raise BadCallValue(kernel=kernel, what=f"group={shown(x.group)}", hint="a multiple of 64")
+    K, N = x.shape
+    scales = (kd.float32, (kd.cdiv(K, x.group), N))
+    parts = {"data": (x.data, kd.int8, (N, kd.cdiv(K, BLOCK) * HALF)), "scales": (x.scales, *scales)}
+    check_parts(kernel, parts if x.zeros is None else parts | {"zeros": (x.zeros, *scales)}, NAME)
 
 
 def widened_dtype(dtype: Any) -> Any:

@@ -28,6 +28,7 @@ from .latest import UNSEEN, Latest, compiled_for
 from .matmul_config import MatmulConfig, check_counts, check_tiles
 from .matmul_options import MatmulOptions
 from .matmul_plan import MatmulPlan, plan_of
+from .mxfp4 import check_packing
 from .operands import (
     array_address,
     check_apart,
@@ -41,7 +42,7 @@ from .operands import (
 from .problem import Problem
 from .product_derivatives import matmul as differentiable
 from .routes import goes_fast, laid, sparse_goes_fast
-from .sparse import SparseMatrix
+from .sparse import SparseMatrix, check_stored
 
 __all__ = [
     "MANY",
@@ -68,14 +69,14 @@ def check_packings(a: Any, b: Any, o: MatmulOptions) -> None:
         raise BadCallArgument(kernel="matmul", what=f"a is {of_kind(a)}", hint=hint)
     if isinstance(a, SparseMatrix):
         check_sparse(b, o)
-        a.check("matmul")
+        check_stored(a, "matmul")
     elif any(isinstance(x, SparseMatrix) for x in (b if isinstance(b, (tuple, list)) else (b,))):
         hint = "only a can be sparse: multiply the transposed matrices"
         raise BadCallArgument(kernel="matmul", what="b is a SparseMatrix", hint=hint)
     elif packed := packed_of(b):
         check_packed(a, b, o)
         for x in packed:
-            x.check("matmul")
+            check_packing(x, "matmul")
 
 
 def packed_of(b: Any) -> tuple[PackedInt4, ...]:

@@ -19,7 +19,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType
 
 from ..kernel import identified
 from .first_sizes import FirstSizes, declared_outputs, is_open
-from .int4 import COLUMNS, DTYPES, MOST, PackedInt4, unpacked_form
+from .int4 import COLUMNS, DTYPES, MOST, PackedInt4, check_int4, unpacked_form
 from .int4_numbers import BLOCK, HALF, HALF_BYTES, UNIT, floats_of, power_of
 from .operands import array_address, signature
 from .refusals import check_parts, kind_and_shape
@@ -34,6 +34,18 @@ HALVES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False)
 _first = FirstSizes()
 
 
+def check_packing(x: PackedInt4, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for a matrix of 4-bit numbers whose arrays don't have its form."""
+    if not isinstance(x, PackedMxfp4):
+        return check_int4(x, kernel)
+    if x.zeros is not None or x.group != HALF:
+        what = f"zeros is {of_kind(x.zeros)}, group={shown(x.group)}"
+        raise BadCallValue(kernel=kernel, what=what, hint="mxfp4 has no zeros, and groups of 32")
+    blocks, N = kd.cdiv(x.shape[0], BLOCK), x.shape[1]
+    parts = {"data": (x.data, kd.int8, (N, blocks * HALF)), "scales": (x.scales, kd.uint8, (2 * blocks, N))}
+    return check_parts(kernel, parts, NAME)
+
+
 @dataclass(frozen=True, eq=False)
 class PackedMxfp4(PackedInt4):
     """A matrix (K, N) of mxfp4 numbers that `pack_mxfp4` made.
@@ -44,19 +56,6 @@ class PackedMxfp4(PackedInt4):
     byte 16 i + 2 j + u, for j from 0 to 7 and u 0 or 1.
     `scales`: uint8 (2 ceil(K/64), N), a power of two for each 32 rows. `zeros` is None, and `group` 32.
     """
-
-    @property
-    def parts(self) -> dict[str, tuple[Any, Any, tuple[Any, ...]]]:
-        """By name each array, its dtype and its shape."""
-        blocks, N = kd.cdiv(self.shape[0], BLOCK), self.shape[1]
-        return {"data": (self.data, kd.int8, (N, blocks * HALF)), "scales": (self.scales, kd.uint8, (2 * blocks, N))}
-
-    def check(self, kernel: str) -> None:
-        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
-        if self.zeros is not None or self.group != HALF:
-            what = f"zeros is {of_kind(self.zeros)}, group={shown(self.group)}"
-            raise BadCallValue(kernel=kernel, what=what, hint="mxfp4 has no zeros, and groups of 32")
-        check_parts(kernel, self.parts, NAME)
 
     @property
     def described(self) -> tuple[Any, ...]:

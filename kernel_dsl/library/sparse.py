@@ -66,17 +66,6 @@ class SparseMatrix:
         """The properties that a plan depends on."""
         return ("sparse", self.shape, signature(self.values, COMPRESS), signature(self.meta, COMPRESS))
 
-    def check(self, kernel: str) -> None:
-        """Raise `BadCallArgument`, `BadCallValue` for arrays that don't have the form above."""
-        M, K = self.shape
-        found = as_dtype(self.values.dtype) if hasattr(self.values, "dtype") else None
-        if found is None or found not in DTYPES:
-            what = f"values is {of_kind(self.values) if found is None else found}"
-            raise LibraryDType(kernel=kernel, what=what, hint=f"one of {', '.join(map(str, DTYPES))}")
-        rows = 128 * kd.cdiv(M, ROWS)
-        meta = (self.meta, kd.uint32, (kd.cdiv(K, meta_step(found)), rows))
-        check_parts(kernel, {"values": (self.values, found, (M, K // 2)), "meta": meta}, COMPRESS)
-
     @property
     def fast(self) -> bool:
         """Whether TMA can read all of it in place."""
@@ -93,6 +82,17 @@ class SparseMatrix:
 
 
 _first = FirstSizes()
+
+
+def check_stored(x: SparseMatrix, kernel: str) -> None:
+    """Raise `BadCallArgument`, `BadCallValue` for a matrix whose arrays don't have its form."""
+    M, K = x.shape
+    found = as_dtype(x.values.dtype) if hasattr(x.values, "dtype") else None
+    if found is None or found not in DTYPES:
+        what = f"values is {of_kind(x.values) if found is None else found}"
+        raise LibraryDType(kernel=kernel, what=what, hint=f"one of {', '.join(map(str, DTYPES))}")
+    meta = (x.meta, kd.uint32, (kd.cdiv(K, meta_step(found)), 128 * kd.cdiv(M, ROWS)))
+    check_parts(kernel, {"values": (x.values, found, (M, K // 2)), "meta": meta}, COMPRESS)
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -280,5 +280,5 @@ def _sparse(x: Any, kernel: str) -> SparseMatrix:
     if not isinstance(x, SparseMatrix):
         what = f"compressed is {of_kind(x)}"
         raise BadCallArgument(kernel=kernel, what=what, hint="make it by `kd.library.sparse_compress(a)`")
-    x.check(kernel)
+    check_stored(x, kernel)
     return x
