@@ -13,7 +13,7 @@ import numpy as np
 from kernel_dsl import body_trace
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.first_sizes import KeptConfigs, Memory
-from kernel_dsl.specialisations import Specialisation
+from kernel_dsl.specialisations import Specialisation, Table
 from kernel_dsl.tree import unflatten
 
 
@@ -43,17 +43,46 @@ def none_before() -> Iterator[None]:
 
 
 @contextmanager
-def counted() -> Iterator[list[str]]:
-    """The names of kernels that are traced meanwhile. Nothing is lowered, and results are zeros."""
-    found: list[str] = []
-    once = body_trace._trace_once
+def traced() -> Iterator[list[str]]:
+    """The names of kernels that are traced meanwhile, and of those that a call takes first: a process of its own would
+    compile these.
 
-    def traced(definition: Any, *args: Any) -> Any:
-        found.append(definition.name)
-        return once(definition, *args)
+    Earlier tests of this process may have had the same kernel. Nothing is compiled without a trace or an entry of this
+    process.
+    """
+    found: list[str] = []
+    taken: set[Specialisation] = set()
+    plans: dict[int, Any] = {}  # of the traces; one that reads a size too late is repeated with its plan
+    trace_once, find, add = body_trace._trace_once, Table.find, Table.add
+
+    def tracing(definition: Any, inputs: Any, structure: Any, plan: Any, *more: Any) -> Any:
+        if id(plan) not in plans:
+            plans[id(plan)] = plan
+            found.append(definition.name)
+        return trace_once(definition, inputs, structure, plan, *more)
+
+    def finding(table: Table, *args: Any) -> Specialisation | None:
+        made = find(table, *args)
+        if made is not None and made not in taken:
+            taken.add(made)
+            found.append(made.name)
+        return made
+
+    def adding(table: Table, signature: Any, made: Specialisation) -> None:
+        taken.add(made)
+        add(table, signature, made)
 
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(body_trace, "_trace_once", traced))
+        stack.enter_context(mock.patch.object(body_trace, "_trace_once", tracing))
+        stack.enter_context(mock.patch.object(Table, "find", finding))
+        stack.enter_context(mock.patch.object(Table, "add", adding))
+        yield found
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """What `traced` gives, of calls that lower nothing and whose results are zeros."""
+    with ExitStack() as stack:
         stack.enter_context(mock.patch.object(Specialisation, "on", _on))
         stack.enter_context(mock.patch.object(Kernel, "_call", _call))
-        yield found
+        yield stack.enter_context(traced())

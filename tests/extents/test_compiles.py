@@ -314,6 +314,14 @@ def test_a_third_size_compiles_nothing(family: str, seed: int) -> None:
     _check(family, seed)
 
 
+@pytest.mark.parametrize(("family", "seed"), [("decode", 1), ("latent", 0), ("grouped", 5), ("entropy", 0)])
+def test_a_process_that_has_the_kernels_counts_the_same(family: str, seed: int) -> None:
+    """So that no count depends on the tests before it."""
+    _, call = FAMILIES[family](np.random.default_rng(seed))
+    first = compiles(call)
+    assert any(first) and compiles(call) == first
+
+
 @pytest.mark.parametrize("heads, queries, dim", [(8, 128, 128), (8, 128, 64), (32, 64, 128), (4, 300, 64)])
 def test_few_queries_over_more_and_more_keys(heads: int, queries: int, dim: int) -> None:
     """More tiles share more keys, by one kernel. A configuration that is clearly faster is compiled once, or twice: with
