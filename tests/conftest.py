@@ -344,6 +344,18 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that changes how kernels are lowered. The process keeps them by their IR: the test gets none of an earlier
+    test, and later tests get none of its own.
+    """
+    from kernel_dsl import loading
+    from kernel_dsl.runtime.build.cache import KernelCache
+
+    cache = KernelCache(None)
+    monkeypatch.setattr(loading, "interpreted_cache", lambda: cache)
+
+
+@pytest.fixture
 def update(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update"))
