@@ -21,6 +21,7 @@ from kernel_dsl.lowering.host import Host
 from kernel_dsl.lowering.host_entries import add_c_entry
 from kernel_dsl.lowering.host_torch import NUMBERS, add_torch_entry
 from kernel_dsl.lowering.llvm import host_object
+from tests import aotinductor
 from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -107,12 +108,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("library"), "scale", compiled, PLAY, {})
 
 
-def run(library: Path, code: str, *args: str, path: str = "") -> str:
+def environment(library: Path, path: str = "") -> dict[str, str]:
+    """That of a process with the driver which plays the kernel, if the folder has one."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": path}
-    if (library / "play.so").exists():
-        env["LD_PRELOAD"] = str(library / "play.so")
-    command = [sys.executable, "-c", code, str(library / "scale.so"), *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=library)
+    return env | {"LD_PRELOAD": str(library / "play.so")} if (library / "play.so").exists() else env
+
+
+def run(library: Path, code: str, path: str = "") -> str:
+    done = aotinductor.start(code, library, str(library / "scale.so"), env=environment(library, path))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -284,8 +287,22 @@ def packaged(library: Path, code: str) -> None:
     """Compile a package in one process, and call it in another."""
     if not shutil.which("g++"):
         pytest.skip("AOTInductor needs a C++ compiler")
+    paths = str(library / "scale.so"), str(library / "model.pt2")
     for more in (["write"], []):
-        assert "done" in run(library, code, str(library / "model.pt2"), *more)
+        assert "done" in aotinductor.run(code, library, *paths, *more, env=environment(library))
+
+
+def test_a_package_that_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is PyTorch's fault if that happens without our code, too."""
+    ends = "import os, signal; os.kill(os.getpid(), signal.{})"
+    for plain, result in (
+        (ends.format("SIGSEGV"), pytest.skip.Exception),
+        (ends.format("SIGABRT"), AssertionError),
+        ("", AssertionError),
+    ):
+        monkeypatch.setattr(aotinductor, "PLAIN", plain)
+        with pytest.raises(result):
+            aotinductor.run(ends.format("SIGSEGV"), tmp_path)
 
 
 @pytest.mark.slow  # PyTorch compiles C++ for a minute

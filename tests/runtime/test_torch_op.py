@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import zipfile
@@ -17,6 +18,8 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue, NoHostCode
 from kernel_dsl.runtime import torch_op
 from kernel_dsl.runtime.devices import devices, driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
+from tests import aotinductor
+from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch")
 FakeTensorMode: Any = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
@@ -440,8 +443,8 @@ def test_sizes_that_depend_on_numbers_stay_with_python() -> None:
 
 
 @pytest.mark.slow
-def test_what_inductor_calls(tmp_path: Path) -> None:
-    """The op's twin in this process, the op itself in what runs without it."""
+def test_what_inductor_calls() -> None:
+    """The op's twin."""
     if not shutil.which("g++"):
         pytest.skip("needs a C++ compiler")
     from torch._inductor.utils import run_and_get_code
@@ -457,13 +460,28 @@ def test_what_inductor_calls(tmp_path: Path) -> None:
     loss.backward()
     torch.testing.assert_close(given.grad, y)
 
-    class Module(torch.nn.Module):
-        def forward(self, x: Any, y: Any) -> Any:
-            return op(x + 1, y)
 
-    program = torch.export.export(Module(), (x, y))
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
-    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x, y), (x + 1) * y)
+PACKAGE = """
+import sys, torch
+from tests.runtime.test_torch_op import backward, product
+op = product.as_torch_op("kd_tests::inductor", backward=backward)
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return op(x + 1, y)
+x, y = torch.randn(8), torch.randn(8)
+program = torch.export.export(Model(), (x, y))
+package = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1])
+torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x, y), (x + 1) * y)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_package_of_aotinductor_calls(tmp_path: Path) -> None:
+    """The op itself."""
+    if not shutil.which("g++"):
+        pytest.skip("needs a C++ compiler")
+    package = tmp_path / "model.pt2"
+    aotinductor.run(PACKAGE, tmp_path, str(package), env={**os.environ, "PYTHONPATH": str(ROOT)})
     with zipfile.ZipFile(package) as members:
         texts = [members.read(name) for name in members.namelist()]
     assert any(b"inductor" in text for text in texts) and not any(b"inductor__compiled" in text for text in texts)
