@@ -344,9 +344,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that changes how kernels are lowered. The process keeps them by their IR: the test gets none of an earlier
-    test, and later tests get none of its own.
+def kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that counts compiles, or changes how kernels are lowered. The process keeps them by their IR: the test gets none
+    of an earlier test, and later tests get none of its own.
     """
     from kernel_dsl import loading
     from kernel_dsl.runtime.build.cache import KernelCache

@@ -22,7 +22,7 @@ from kernel_dsl.target import DEFAULT
 
 
 @pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def compiles(kernels_apart: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of kernels that are lowered from now on."""
     seen: list[str] = []
     plain = Stages.for_any.func

@@ -38,7 +38,7 @@ def test_gpu(block: int) -> None:
         assert wrong is None, f"python -m tests.fuzz.crowds --count 1 --seed {seed} --device gpu\n{wrong}"
 
 
-@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.usefixtures("kernels_apart")
 def test_a_missing_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's fence between the lanes' loads and the arrival that frees their block, the interpreter reports it."""
     monkeypatch.setattr(MemoryOrder, "tells", lambda *_: False)

@@ -85,7 +85,7 @@ def test_nests_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.usefixtures("kernels_apart")
 def test_missing_fences_and_waits_are_found(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's fences in pipelines, for the lanes' copies and its waits, kernels of each kind go wrong."""
     import kernel_dsl.pipeline_sides as several
@@ -121,7 +121,7 @@ def test_missing_fences_and_waits_are_found(count: int, monkeypatch: pytest.Monk
         assert "reused_before_read" in kinds("pipelines", range(350, 352 + count))
 
 
-@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.usefixtures("kernels_apart")
 def test_missing_waits_for_products_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler's waits for products where memory is used again, kernels go wrong."""
     from kernel_dsl import in_flight

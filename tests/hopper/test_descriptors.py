@@ -205,7 +205,7 @@ def test_a_descriptor_that_a_copy_still_reads_is_told(slots: int, schedule: str,
 
 
 @pytest.mark.parametrize("fence", ["tensormap.cp_fenceproxy", "fence.proxy.tensormap"])
-@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.usefixtures("kernels_apart")
 def test_a_missing_fence_is_told(fence: str, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a compiler that forgot one would make: an ordinary copy of the map, or none of the acquire."""
     plain = Writer.ptx

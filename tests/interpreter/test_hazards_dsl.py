@@ -258,7 +258,7 @@ def test_descriptors_with_the_rank_in_them(b_last, monkeypatch, request):
     expected = H.astype(np.float32) @ b.astype(np.float32)
     assert np.abs(product_in_a_pair(b_last)(H, b, interpret=True) - expected).max() < 1e-4
 
-    request.getfixturevalue("other_compiler")
+    request.getfixturevalue("kernels_apart")
     monkeypatch.setattr(matrix, "_PLACE", 0xFFFFFFFF)
     bad = product_in_a_pair(b_last)
     if b_last:  # what lies behind B is no memory

@@ -57,7 +57,7 @@ def test_other_masks_stay(text: str) -> None:
     assert compare_again(text) == text
 
 
-@pytest.mark.usefixtures("other_compiler")
+@pytest.mark.usefixtures("kernels_apart")
 def test_kernels_compute_the_same_where_all_masks_are_compared_again() -> None:
     changed = 0
 
