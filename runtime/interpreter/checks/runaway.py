@@ -106,8 +106,12 @@ class Round:
 
     def put(self, slot: int, value: Array) -> None:
         """Set a register. Builders of instructions call it as they call a group's `put`."""
-        value = np.broadcast_to(value, (self.n, 1))
+        value = self._each(value)
         self.v[slot] = value if self.mask is None else np.where(self.mask, value, self.v[slot])
+
+    def _each(self, value: Array) -> Array:
+        """A value of each round. Nearly all are that; `np.broadcast_to` takes longer than to see this."""
+        return value if value.shape == (self.n, 1) else np.broadcast_to(value, (self.n, 1))
 
     def lanes(self, pc: int, chosen: Array) -> Round:
         """Return the rounds where `chosen` is True, with the same registers."""
@@ -131,7 +135,7 @@ class Round:
                 if used(ins)[1] & self.wanted and not self.execute(op, ins):
                     return None
             if seg.kind == "branch":
-                taken = np.broadcast_to(self.v[seg.guard[0]] != seg.guard[1], (self.n, 1))
+                taken = self._each(self.v[seg.guard[0]] != seg.guard[1])
                 self.fits &= taken == taken[0]
                 at = seg.targets[0 if taken[0, 0] else 1]
             elif seg.kind == "fall":
@@ -139,7 +143,7 @@ class Round:
             else:
                 return None
             if at == self.start:
-                return {slot: np.broadcast_to(self.v[slot], (self.n, 1)) for slot in registers}
+                return {slot: self._each(self.v[slot]) for slot in registers}
         return None
 
     def execute(self, op: Any, ins: Instruction) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ..checks.kinds import HazardKind
 from ..ptx.module import Instruction
 from .memory import RANK_SHIFT, SHARED_RESERVED
-from .spaces import Array, Part, first_bad, masked_off, misaligned
+from .spaces import Array, Part, bad_lanes, masked_off, misaligned
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -69,17 +69,17 @@ class SharedSpace:
         low = offset - self.first
         last = self.limit - self.first - width
         wrong = low.view(np.uint64) > np.uint64(last) if last >= 0 else np.ones(low.shape, np.bool_)
-        bad = first_bad(c, np.broadcast_to(wrong, (c.n, 32)), mask)
+        bad = bad_lanes(c, wrong, mask)
         if bad is not None:
             self._outside(c, bad, offset, width, ins)
             mask = masked_off(mask, bad)
-        bad = first_bad(c, np.broadcast_to((offset & (width - 1)) != 0, (c.n, 32)), mask)
+        bad = bad_lanes(c, (offset & (width - 1)) != 0, mask)
         if bad is not None:
             misaligned(c, bad, offset, width, ins, "shared memory")
             mask = masked_off(mask, bad)
         spans = self.batch.run.smem_spans.get(ins.line)
         if spans is not None:
-            bad = first_bad(c, self._elsewhere(c, offset, width, spans), mask)
+            bad = bad_lanes(c, self._elsewhere(c, offset, width, spans), mask)
             if bad is not None:
                 self._left(c, bad, offset, width, spans, ins)
                 mask = masked_off(mask, bad)
@@ -96,7 +96,7 @@ class SharedSpace:
         inside = np.zeros(at.shape, np.bool_)
         for low, high in spans:
             inside |= (at >= low) & (at <= high - width)
-        return np.broadcast_to(~inside, (c.n, 32))
+        return ~inside
 
     def _left(
         self, c: Group, bad: Array, offset: Array, width: int, spans: Sequence[tuple[int, int]], ins: Instruction
@@ -148,7 +148,7 @@ def own_only(address: Callable[[Group], Array], ins: Instruction) -> Callable[[G
         found = address(c)
         if c.batch.cluster > 1:
             offset = np.broadcast_to(OwnShared.offset(c, found), (c.n, 32))
-            bad = first_bad(c, offset >> RANK_SHIFT != 0, c.mask)
+            bad = bad_lanes(c, offset >> RANK_SHIFT != 0, c.mask)
             if bad is not None:
                 row, lane, who = c.batch.run.reporter.group(c, bad)
                 report_peer(c, row, int(offset[row, lane]), who, ins)

@@ -40,10 +40,14 @@ def masked_off(mask: Array | None, bad: Array) -> Array:
     return ~bad if mask is None else mask & ~bad
 
 
-def first_bad(c: Group, bad: Array, mask: Array | None) -> Array | None:
-    """Return the first active lane in `bad`, or None."""
-    if mask is not None:
-        bad = bad & mask
+def bad_lanes(c: Group, bad: Array, mask: Array | None) -> Array | None:
+    """Return the lanes in `mask` that `bad` has, (rows, 32); None without any. Axes of `bad` may have one element for all."""
+    if not bad.any():  # nearly always
+        return None
+    bad = np.broadcast_to(bad, (c.n, 32))
+    if mask is None:
+        return bad
+    bad = bad & mask
     return bad if bad.any() else None
 
 
@@ -85,13 +89,13 @@ class LocalSpace:
         run = self.batch.run
         offset = np.broadcast_to(address.astype(np.int64) & 0xFFFFFFFF, (c.n, 32))
         mask = c.mask
-        bad = first_bad(c, (offset < 16) | (offset > self.used - width), mask)
+        bad = bad_lanes(c, (offset < 16) | (offset > self.used - width), mask)
         if bad is not None:
             row, lane, who = run.reporter.group(c, bad)
             what = f"local memory access of {width} bytes at offset {int(offset[row, lane]) - 16} of {self.used - 16}"
             run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
             mask = masked_off(mask, bad)
-        bad = first_bad(c, (offset & (width - 1)) != 0, mask)
+        bad = bad_lanes(c, (offset & (width - 1)) != 0, mask)
         if bad is not None:
             misaligned(c, bad, offset, width, ins, "local memory")
             mask = masked_off(mask, bad)
@@ -113,7 +117,7 @@ class LocalSpace:
                 words[(at + i) if mask is None else (at + i)[mask]] = full
             return
         for i in more:
-            bad = first_bad(c, words[at + i] != full, mask)
+            bad = bad_lanes(c, words[at + i] != full, mask)
             if bad is None:
                 continue
             if ins.opcode[0] in LOADS:
@@ -165,20 +169,20 @@ class GlobalSpace:
         offset = address - np.uint64(buffer.address)
         limit = len(buffer.bytes) - width
         wrong = offset > np.uint64(max(limit, 0)) if limit >= 0 else np.ones((c.n, 32), np.bool_)
-        bad = first_bad(c, wrong, mask)
+        bad = bad_lanes(c, wrong, mask)
         if bad is not None:
             self._outside(c, bad, offset, buffer, width, ins, write)
             mask = masked_off(mask, bad)
         if buffer.live is not None:
             first, last = (np.minimum(offset + np.uint64(n), np.uint64(len(buffer.live) - 1)) for n in (0, width - 1))
-            bad = first_bad(c, ~(buffer.live[first] & buffer.live[last]), mask)
+            bad = bad_lanes(c, ~(buffer.live[first] & buffer.live[last]), mask)
             if bad is not None:
                 row, lane, who = self.run.reporter.group(c, bad)
                 at = int(address[row, lane]) + (width - 1 if buffer.live[int(first[row, lane])] else 0)
                 what = f"{'store to' if write else 'load from'} {self.run.heap.describe(at)}"
                 self.run.reporter.hazard(HazardKind.OUT_OF_BOUNDS, what, ins, (who,))
                 mask = masked_off(mask, bad)
-        bad = first_bad(c, (address & np.uint64(width - 1)) != 0, mask) if width > 1 else None
+        bad = bad_lanes(c, (address & np.uint64(width - 1)) != 0, mask) if width > 1 else None
         if bad is not None:
             misaligned(c, bad, offset, width, ins, f"'{buffer.name}'")
             mask = masked_off(mask, bad)
@@ -273,7 +277,7 @@ class ParamSpace:
 
     def locate(self, c: Group, address: Array, size: int, width: int, ins: Instruction, write: bool) -> list[Part]:
         offset = np.broadcast_to(address.astype(np.int64), (c.n, 32))
-        bad = first_bad(c, (offset < 0) | (offset > len(self.data) - width), c.mask)
+        bad = bad_lanes(c, (offset < 0) | (offset > len(self.data) - width), c.mask)
         mask = c.mask
         if bad is not None:
             _, _, who = c.batch.run.reporter.group(c, bad)
