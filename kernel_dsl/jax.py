@@ -12,6 +12,7 @@ from .boundary import public, unguarded
 from .call_inputs import struct_of
 from .diagnostics import of_kind, shown
 from .errors import BadCallArgument
+from .interpret_params import InterpretParams
 from .jax_primitive import Spec, jax_modules, numbers_told, primitive
 from .kernel import Kernel
 from .kernel_arguments import by_position
@@ -63,9 +64,10 @@ def same_axes(arrays: Sequence[Any]) -> list[Any]:
 class JaxCall:
     """A kernel as a function of JAX arrays. `f(*args)` in `jit`, `vmap`, `scan`, `shard_map`, and `grad` after `defvjp`."""
 
-    def __init__(self, kernel: Kernel, vmap: str) -> None:
+    def __init__(self, kernel: Kernel, vmap: str, interpret: Any = None) -> None:
         self.kernel = kernel
         self._vmap = vmap
+        self._way = interpret  # `_interpret` would be that of the kernel, whose attributes are copied here
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         functools.update_wrapper(self, kernel)
 
@@ -89,7 +91,7 @@ class JaxCall:
         _check_scalars(self.kernel, unflatten(structure, leaves))
         arrays = [x for x in leaves if is_array_leaf(x)]
         scalars = tuple(None if is_array_leaf(x) else x for x in leaves)
-        spec = Spec(self.kernel, structure, scalars, self._vmap)
+        spec = Spec(self.kernel, structure, scalars, self._vmap, self._way)
         for x in arrays:
             if any(type(n).__module__.startswith("jax.") for n in x.shape):
                 what = f"an array of the shape {tuple(x.shape)}, with sizes that are symbols"
@@ -151,13 +153,16 @@ def call(kernel: Kernel, *, vmap: str | None = None) -> JaxCall:
 
 
 def on_tracers(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, interpret: Any) -> Any:
-    """A call of a kernel with tracers among its arguments."""
-    given = [name for name, x in (("out", out), ("stream", stream), ("interpret", interpret)) if x is not None]
+    """A call of a kernel with tracers among its arguments. `interpret`: True or `InterpretParams`, for programs on a CPU."""
+    given = [name for name, x in (("out", out), ("stream", stream)) if x is not None]
+    hint = "JAX chooses the memory of results and the stream: use `input_output_aliases` and donation"
+    if not (interpret is None or interpret is True or isinstance(interpret, InterpretParams)):
+        given.append("interpret")
+        hint = "JAX chooses the device: give True or `kd.InterpretParams(...)` for a program on a CPU, or leave it out"
     if given:
-        what = f"{given[0]}= in a call that JAX traces"
-        hint = "JAX chooses the memory of results and the stream: use `input_output_aliases` and donation"
-        raise BadCallArgument(kernel=kernel.name, what=what, hint=hint)
-    return call(kernel)(*args)
+        raise BadCallArgument(kernel=kernel.name, what=f"{given[0]}= in a call that JAX traces", hint=hint)
+    made = call(kernel)
+    return (made if interpret is None else JaxCall(kernel, "", interpret))(*args)
 
 
 def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:

@@ -67,18 +67,23 @@ def jax_modules() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """A call of a kernel without its arrays. `scalars`: by leaf, None for arrays. `rule`: the library's function around it."""
+    """A call of a kernel without its arrays. `scalars`: by leaf, None for arrays. `interpret`: options of the interpreter,
+    if the call has any. `rule`: the library's function around it.
+    """
 
     kernel: Kernel
     structure: Any
     scalars: tuple[Any, ...]
     vmap: str
+    interpret: Any = None
     rule: str = field(default_factory=inside_rule.get)
     key: Any = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = tuple((type(x), x) if x is not None else None for x in self.scalars)
-        object.__setattr__(self, "key", (self.kernel, repr(self.structure), kinds, self.vmap, self.rule))
+        object.__setattr__(
+            self, "key", (self.kernel, repr(self.structure), kinds, self.vmap, self.interpret, self.rule)
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and self.key == other.key
@@ -216,7 +221,7 @@ def _lowered(function: Callable[..., Any]) -> Any:
 
 def _on_cpu(*arrays: Any, spec: Spec) -> Any:
     outputs, tree = spec.outputs(arrays)
-    own = spec.kernel._interpret  # pyright: ignore[reportPrivateUsage]
+    own = spec.interpret or spec.kernel._interpret  # pyright: ignore[reportPrivateUsage]
 
     def run(_: Any, outs: Any, *given: Any) -> None:
         args = unflatten(spec.structure, spec.leaves([np.asarray(x) for x in given]))
@@ -230,6 +235,9 @@ def _on_cpu(*arrays: Any, spec: Spec) -> Any:
 
 
 def _on_gpu(*arrays: Any, spec: Spec) -> Any:
+    if spec.interpret is not None:
+        hint = "leave interpret= out, or place the arrays on a CPU: `jax.device_put(x, jax.devices('cpu')[0])`"
+        raise _refusal(spec, "interpret= in a program that JAX compiles for a GPU", hint)
     avals = tuple((tuple(x.shape), as_dtype(x.dtype)) for x in arrays)
     name, kernel = _handler(spec, avals)
     j = jax_modules().jax

@@ -359,6 +359,29 @@ def test_what_jax_decides(word: str) -> None:
         jax.jit(lambda x: twice(x, **{word: x}))(X)
 
 
+@pytest.mark.parametrize("around", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))], ids=["jit", "vmap", "both"])
+def test_options_of_the_interpreter_in_a_program_on_a_cpu(around: Any) -> None:
+    """The interpreter runs with them: without a budget, it stops."""
+    x = X if around is jax.jit else X.reshape(1, 128)
+
+    def run(way: Any) -> Any:
+        return np.asarray(around(lambda x: twice(x, interpret=way))(x))
+
+    for way in (None, True, kd.InterpretParams(schedule="late")):
+        np.testing.assert_array_equal(run(way), x * 2)
+    with pytest.raises(Exception, match="step_budget"):
+        run(kd.InterpretParams(step_budget=1))
+
+
+def test_options_of_the_interpreter_and_gradients() -> None:
+    """The kernels of a gradient get them, too."""
+    q = jnp.asarray(X[:64].reshape(1, 1, 4, 16))
+    run = jax.jit(jax.grad(lambda q, way: kd.library.attention(q, q, q, interpret=way).sum()), static_argnums=1)
+    np.testing.assert_array_equal(run(q, None), run(q, kd.InterpretParams(schedule="late")))
+    with pytest.raises(Exception, match="step_budget"):
+        jax.block_until_ready(run(q, kd.InterpretParams(step_budget=1)))
+
+
 def test_export_is_refused() -> None:
     from jax import export
 
