@@ -77,9 +77,10 @@ class Attention(Named):
     `q_scale`, `k_scale`, `v_scale`: factors of float8 inputs, a number or float32 (batch, kv_heads).
 
     `return_lse=True` also gives the natural logarithm of each row's sum of exponentials, float32 (batch, heads,
-    queries) or (heads, total), -inf for a query without keys. Under autograd and JAX both results have gradients, which
-    `attention_backward` computes. The same inputs always give the same results, and with `deterministic` the same
-    gradients. `config`: an `AttentionConfig`.
+    queries) or (heads, total); that of a query without keys is -inf, or its head's sink. Under autograd and JAX both
+    results have gradients, which `attention_backward` computes. The same inputs always give the same results, and with
+    `deterministic` the same gradients. Scores of 16-bit inputs beyond 1e9 in size may give NaN: exponents are rounded
+    in float32. `config`: an `AttentionConfig`.
 
     `out`, `stream`, `interpret`: as for kernels; `out` may be `q`. Tensor cores compute float16, bfloat16 and
     float8_e4m3fn, if dim and v_dim are multiples of 8 from 16 to 256 and the rows of 16-bit inputs are contiguous and

@@ -156,7 +156,8 @@ class AttentionBackward(Named):
     are its results with `return_lse=True`; dout, in the shape and dtype of out, is the gradient of out. Rows after the
     last sequence have zero gradients, whatever they hold.
 
-    `dlse`: the gradient of lse, in its shape and dtype; by default zeros. Queries that see no key don't use it.
+    `dlse`: the gradient of lse, in its shape and dtype; by default zeros. Without sinks, queries that see no key
+    don't use it.
     `score_mod_grad(score, b, h, i, j)`: the derivative of `score_mod` by its score; by default it is derived from the
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
     `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Tensor cores compute float16 and bfloat16, if dim

@@ -152,8 +152,8 @@ class _Check(Refusals):
     # --- arrays -----------------------------------------------------------------------------------
 
     def array(self, name: str, x: Any, rank: int | None, hint: str) -> tuple[int, ...]:
-        """The shape of an array."""
-        shape = getattr(x, "shape", None)
+        """The shape of an array. A NumPy scalar, whose value would be part of the kernel, is none."""
+        shape = None if isinstance(x, np.generic) else getattr(x, "shape", None)
         if not isinstance(shape, tuple) or not hasattr(x, "dtype") or (rank is not None and len(shape) != rank):
             raise self.argument(f"{name} is {kind_and_shape(x)}", hint)
         return tuple(shape)

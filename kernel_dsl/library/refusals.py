@@ -14,6 +14,8 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
 from kernel_dsl.jax_primitive import inside_rule
 
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of float32
+
 
 def shape_of(x: Any) -> tuple[Any, ...]:
     """The shape of an array; () for all else, such as the class of an array, whose `shape` is no tuple."""
@@ -92,7 +94,10 @@ class Refusals:
         self.kernel = kernel
 
     def positive(self, name: str, x: Any) -> None:
-        """Check a finite number above zero, or None. A tensor is none: kernels are kept by options, and it may change."""
+        """Check a number above zero that float32 holds, or None: kernels compute with it in float32.
+
+        A tensor is none: kernels are kept by options, and it may change.
+        """
         if x is None:
             return
         if not is_number(x):
@@ -103,6 +108,9 @@ class Refusals:
             number = math.inf
         if not math.isfinite(number) or number <= 0:
             raise self.value(f"{name}={shown(x)}", "a positive number")
+        if not LEAST <= number <= MOST:
+            hint = f"a positive number from {LEAST:.3g} to {MOST:.3g}, as kernels compute in float32"
+            raise self.value(f"{name}={shown(x)}", hint)
 
     def argument(self, what: str, hint: str) -> BadCallArgument:
         """The error for an argument of a wrong kind."""

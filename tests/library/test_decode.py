@@ -348,6 +348,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"window": 0}, "window=0"),
     ({"softcap": -1.0}, "softcap=-1.0"),
     ({"softcap": "x"}, "softcap='x'"),
+    ({"softcap": 1e50}, r"softcap=1e\+50"),
     ({"out": K}, "out"),
 ]  # fmt: skip
 

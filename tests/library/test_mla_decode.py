@@ -106,6 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scale": 0}, "scale=0"),
     ({"scale": None}, "scale=None"),
     ({"scale": "x"}, "scale='x'"),
+    ({"scale": 1e-50}, "scale=1e-50"),
     ({"out": CACHE}, "out"),
 ]
 
