@@ -64,10 +64,10 @@ def same_axes(arrays: Sequence[Any]) -> list[Any]:
 class JaxCall:
     """A kernel as a function of JAX arrays. `f(*args)` in `jit`, `vmap`, `scan`, `shard_map`, and `grad` after `defvjp`."""
 
-    def __init__(self, kernel: Kernel, vmap: str, interpret: Any = None) -> None:
+    def __init__(self, kernel: Kernel, vmap: str) -> None:
         self.kernel = kernel
         self._vmap = vmap
-        self._way = interpret  # `_interpret` would be that of the kernel, whose attributes are copied here
+        self._way: Any = None  # `interpret` of a call; `_interpret` is the kernel's, whose attributes are copied here
         self._rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         functools.update_wrapper(self, kernel)
 
@@ -162,7 +162,8 @@ def on_tracers(kernel: Kernel, args: tuple[Any, ...], out: Any, stream: Any, int
     if given:
         raise BadCallArgument(kernel=kernel.name, what=f"{given[0]}= in a call that JAX traces", hint=hint)
     made = call(kernel)
-    return (made if interpret is None else JaxCall(kernel, "", interpret))(*args)
+    made._way = interpret  # pyright: ignore[reportPrivateUsage]
+    return made(*args)
 
 
 def _check_scalars(kernel: Kernel, args: tuple[Any, ...]) -> None:
