@@ -56,7 +56,16 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     """(keys that are loaded together, keys of a step). If pages are too small, each key is loaded by its own page."""
     width = pow2_ceil(p.dim)  # a power of two, so that lanes can share a row
     most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
-    return chunks(p.page, most) or (most // 2 // 16 * 16, most // 2 // 16 * 16)
+    if not p.page:
+        return most, most
+    each = most // 2 // 16 * 16
+    float8 = p.cache_dtype in FP8
+    # the float8 of other parts, converted, take more registers than the producer has
+    chunk, block = chunks(p.page & -p.page if float8 else p.page, most) or (each, each)
+    together = math.lcm(chunk, 16)  # at most eight parts
+    # each part has registers of its own, which eight keys fill only partly
+    parts = 8 if not float8 else 4 if chunk == 8 or p.dim != width else 6
+    return chunk, min(block, parts * chunk // together * together)
 
 
 def gathers(p: DecodeProblem, chunk: int) -> bool:

@@ -408,6 +408,26 @@ def test_machine_code(dim: int, page: int, cache: Any, more: Any) -> None:
     assert page == 1 or compiled.ptx.count("ld.global.nc.v4") >= 2 * 2 * 64 * dim * cache.itemsize // (128 * 16)
 
 
+def does_not_spill(dim: int, page: int, cache: Any) -> None:
+    kernel, inputs = kernel_of(dim, page, cache)
+    resources = kernel.lower(*inputs, target="sm_90a").compile().resources
+    assert resources.spills == 0 and resources.blocks_per_multiprocessor >= (2 if dim <= 128 else 1)
+
+
+@pytest.mark.parametrize("dim", [16, 24, 40, 48, 64, 80, 96, 112, 128, 136, 256])
+@pytest.mark.parametrize("page", [8, 10, 24, 40, 48, 56, 96, 100, 192, 256])
+@pytest.mark.parametrize("cache", [bf16, e4m3], ids=str)
+@pytest.mark.sampled(60, "machine code")
+def test_pages_of_any_size_do_not_spill(dim: int, page: int, cache: Any) -> None:
+    does_not_spill(dim, page, cache)
+
+
+@pytest.mark.parametrize("dim, page, cache", [(64, 8, bf16), (64, 8, e4m3), (128, 24, e4m3), (48, 16, e4m3)], ids=str)
+def test_many_small_parts_do_not_spill(dim: int, page: int, cache: Any) -> None:
+    """Parts fill lanes unevenly: the producer spilled up to 6,800 bytes with more of them in a step."""
+    does_not_spill(dim, page, cache)
+
+
 # --- on a GPU -------------------------------------------------------------------------------------
 
 LARGE: list[dict[str, Any]] = [
