@@ -16,7 +16,7 @@ from .attention_captured import reading
 from .attention_opened import at_launch, gradient_shapes, lines_of
 from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 
-MINE, OTHERS = 4, 16  # rows of a block, rows of a step
+MINE = 4  # rows of a block
 
 
 def gradient_extras(p: ScoredProblem, takes_dlse: bool) -> list[str]:
@@ -35,6 +35,8 @@ class _GeneralGradients:
         self.group = p.heads // p.kv_heads
         self.takes_dlse = takes_dlse
         self.names = gradient_extras(p, takes_dlse)
+        self.wide_rows = max(p.dim, p.v_dim) > 128
+        self.others = 8 if self.wide_rows else 16  # rows of a step: the products of more wide rows would spill
 
     def rows(self, ref: Any, place: ScorePlace, head: Any, row: Any, first: Any, count: int, length: Any) -> Any:
         """Some rows of a sequence. Rows beyond it, which may belong to another sequence, are zeros."""
@@ -90,19 +92,19 @@ class _GeneralGradients:
         logs = p.lse_rows(place.batch, head, here)
         total = lse[logs].astype(self.wide)
         delta, total = self.centre(mean, s, total, logs, place, first), total[:, None]
-        query = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
+        query = first + kd.broadcasted_iota(kd.int32, (MINE, self.others), 0)
 
         def step(block: Any, acc: Any) -> Any:
-            start = block * OTHERS
-            keys, values = (self.rows(x, place, kv_head, place.k_row, start, OTHERS, place.keys) for x in (k, v))
-            key = start + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 1)
-            tile = kd.ds(first, MINE), kd.ds(start, OTHERS)
+            start = block * self.others
+            keys, values = (self.rows(x, place, kv_head, place.k_row, start, self.others, place.keys) for x in (k, v))
+            key = start + kd.broadcasted_iota(kd.int32, (MINE, self.others), 1)
+            tile = kd.ds(first, MINE), kd.ds(start, self.others)
             weights, slope = self.both(self.products(own, keys), total, place, head, query, key, tile, s.get("bias"))
             ds = weights * (self.products(grad, values) - delta[:, None])
             ds = ds if slope is None else ds * slope
             return acc + kd.sum(ds[:, :, None] * keys[None], axis=1)
 
-        acc = kd.fori_loop(*place.blocks(p, first, MINE, OTHERS), step, kd.zeros((MINE, p.dim), self.wide))
+        acc = kd.fori_loop(*place.blocks(p, first, MINE, self.others), step, kd.zeros((MINE, p.dim), self.wide))
         self.store(dq, p.rows(place.batch, head, here), acc * p.scale, first, place.queries)
 
     def dkv(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, s: dict[str, Any], dk: Any, dv: Any) -> None:
@@ -110,19 +112,19 @@ class _GeneralGradients:
         place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s, p.kv_heads, by_key=True)
         kv_head, first = place.head, place.number * MINE
         keys, values = (self.rows(x, place, kv_head, place.k_row, first, MINE, place.keys) for x in (k, v))
-        key = first + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 0)
-        begin, end = place.query_blocks(p, first, MINE, OTHERS)
+        key = first + kd.broadcasted_iota(kd.int32, (MINE, self.others), 0)
+        begin, end = place.query_blocks(p, first, MINE, self.others)
 
         def step(head: Any, block: Any, carry: Any) -> Any:
-            start = block * OTHERS
-            theirs = place, head, place.q_row, start, OTHERS, place.queries
+            start = block * self.others
+            theirs = place, head, place.q_row, start, self.others, place.queries
             own, grad = (self.rows(x, *theirs) for x in (q, dout))
             mean = kd.sum(grad * self.rows(out, *theirs), axis=1)
-            logs = p.lse_rows(place.batch, head, kd.ds(place.q_row + start, OTHERS))
+            logs = p.lse_rows(place.batch, head, kd.ds(place.q_row + start, self.others))
             total = lse[logs].astype(self.wide)
             delta, total = self.centre(mean, s, total, logs, place, start), total[None]
-            query = start + kd.broadcasted_iota(kd.int32, (MINE, OTHERS), 1)
-            tile = kd.ds(start, OTHERS), kd.ds(first, MINE)
+            query = start + kd.broadcasted_iota(kd.int32, (MINE, self.others), 1)
+            tile = kd.ds(start, self.others), kd.ds(first, MINE)
             weights, slope = self.both(self.products(keys, own), total, place, head, query, key, tile, s.get("bias"))
             ds = weights * (self.products(values, grad) - delta[None])
             ds = ds if slope is None else ds * slope
@@ -166,6 +168,8 @@ def gradient_kernels(problem: ScoredProblem, takes_dlse: bool) -> tuple[Any, Any
         out_type=like[0],
         grid=grid(p.heads, p.queries),
         shapes=shapes,
+        # otherwise the assembler spills a few of them, so that one more block runs at a time
+        compiler_params=kd.CompilerParams(max_registers=255) if shared.wide_rows else None,
         name="attention_backward_general_q",
     )
     by_key = kd.kernel(

@@ -98,6 +98,8 @@ def _scored_config(
             return replace(config, in_turn=in_turn, splits=splits)
         if linear and dim < KEYS:
             return AttentionBackwardConfig(96, in_turn=in_turn, splits=splits)
+        if score.softcap is not None and dim == KEYS and changes_heads(p):
+            return AttentionBackwardConfig(64, apart=True, in_turn=in_turn, splits=splits)
         if linear or score.softcap is not None:
             tight = p.ragged or (opened and in_turn and score.softcap is not None)
             rows = 48 if dim == KEYS and score.causal and tight else 64
@@ -110,7 +112,11 @@ def _scored_config(
             rows = 48
         return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)
     if dim == KEYS:
-        return AttentionBackwardConfig(64, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
+        # queries that are narrower than their tiles, beside a fourth warpgroup, leave fewer registers
+        tight = in_turn and p.ragged and p.dim <= 64
+        ends = score.window is not None and score.causal == "bottom_right" and changes_heads(p)
+        rows = 48 if tight or ends else 64
+        return AttentionBackwardConfig(rows, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
     masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
     rows = 64 if p.queries <= 64 else 96 if in_turn and p.ragged and masked else 128
     return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)
@@ -120,6 +126,11 @@ def as_without_options(p: ScoredProblem) -> bool:
     """Whether scores are only scaled, and masks are those that kernels without options have."""
     score = p.score
     return not (heavy(p) or p.ragged or p.opened or score.mask_mod or score.window) and score.causal != "bottom_right"
+
+
+def changes_heads(p: ScoredProblem) -> bool:
+    """Whether each step of 64 queries is of another head, whose place takes registers."""
+    return p.queries <= 64 and p.heads > p.kv_heads and not p.ragged
 
 
 def like_plain(p: ScoredProblem) -> AttentionProblem:

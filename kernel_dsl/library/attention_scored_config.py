@@ -174,12 +174,14 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     without_functions = not p.score.natural and p.score.mask_mod is None
     light = without_functions and p.score.softcap is None
     alone = linear and p.score == Score(p.score.causal, score_mod=p.score.score_mod)  # this needs few registers
+    # float8's two loops beside a mask leave no registers for the numbers of 128 keys
+    most = 112 if p.narrow is not None and (p.score.causal or p.score.window is not None) else 128
     if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
         # small pages take registers from consumers, and so do logarithms beside float8's two loops
         rows = 96 if 0 < p.page < 128 else 112 if p.narrow is not None and p.lse else 128
         choices = [AttentionConfig(3, rows, 3, turns=True)]
     elif dv <= 64:
-        choices = [AttentionConfig(2, 128, 3), AttentionConfig(2, 128, 2)]
+        choices = [AttentionConfig(2, most, 3), AttentionConfig(2, most, 2)]
     elif dv <= 128 and (without_functions or alone):
         choices = [AttentionConfig(3, 80, 4)] if p.guarded else []
         # without a maximum nothing keeps consumers from working in step; in turn they never do. The places of ragged
@@ -187,7 +189,7 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         even = bounded(p) and not p.ragged and p.score.window is None
         choices += [AttentionConfig(3, 80, 3, turns=even), AttentionConfig(3, 80, 2, turns=even)]
     elif dv <= 128:  # a user's function takes registers; with a function of scores, turns are faster
-        choices = [AttentionConfig(2, 128, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
+        choices = [AttentionConfig(2, most, 2, turns=p.score.score_mod is not None), AttentionConfig(2, 96, 2)]
         if p.score.bias_tiles is not None:  # more stages load more of the bias ahead
             choices = [AttentionConfig(2, 64, 3), *choices]
     else:
