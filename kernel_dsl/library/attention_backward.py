@@ -38,14 +38,14 @@ from .attention_backward_order import (
     step_counts,
     together_of,
 )
-from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs, results_of
+from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_sizes import keeps_bias, keys_of
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_problem import ScoredProblem
 from .attention_sizes import ROWS, AttentionProblem
 from .first_sizes import is_later, takes_dims
-from .latest import UNSEEN, Latest, Launch, launching, seen_launching
+from .latest import UNSEEN, Latest, Launch, launching, results_of, seen_launching
 from .matmul import MANY, known_plan, signature
 
 _log = logging.getLogger("kernel_dsl")

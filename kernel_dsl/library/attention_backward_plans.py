@@ -11,8 +11,6 @@ import numpy as np
 
 import kernel_dsl as kd
 
-from ..call_inputs import struct_of
-from ..definition import output_structs
 from ..lazy import lazy
 from .attention_backward_general import MINE, gradient_extras, gradient_kernels
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
@@ -27,13 +25,7 @@ from .attention_backward_scored_walk import ScoredWalk
 from .attention_blocks import BlockLists, block_arrays, blocks_kernel, depends_on, lists_by, table_of
 from .attention_options import AttentionOptions
 from .attention_problem import ScoredProblem, ragged_tiles
-from .latest import Launch
-
-
-def results_of(kernel: Any, *arrays: Any) -> list[Any]:
-    """Descriptions of the results of a kernel for such arrays, which may be descriptions."""
-    given = [struct_of(x, kernel.name) for x in arrays]
-    return [x for x in output_structs(kernel._definition, given)[0] if x is not None]
+from .latest import Launch, results_of
 
 
 def number_structs(sizes: WalkNumbers | None, stats: Any) -> list[Any]:

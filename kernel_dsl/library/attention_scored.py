@@ -39,7 +39,7 @@ from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
 from .attention_split import TOGETHER, combine_kernel, splits_for
 from .first_sizes import dim_of, is_later
-from .latest import Launch, launching, seen_launching
+from .latest import Launch, launching, results_of, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
 GUARDED = 2**26  # scores from which norms are computed: for fewer, that takes longer than the loop saves
@@ -236,8 +236,7 @@ class ScoredPlan:
         p = self.problem
         inputs = [q, k, v]
         if self.pages is not None:
-            stages = self.pages.lower(k, v, *options.arrays(page_arrays(p)), target=target)
-            inputs[1:] = [kd.ShapeDtypeStruct(x.shape, x.dtype) for x in stages.traced.outputs]
+            inputs[1:] = results_of(self.pages, k, v, *options.arrays(page_arrays(p)))
         for n in self._widened:
             inputs[n] = kd.ShapeDtypeStruct(tuple(inputs[n].shape), kd.bfloat16)
         extras = options.arrays([name for name in self.inner.extras if name != "norms"])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from ..call_inputs import struct_of
+from ..definition import output_structs
 from ..interpret_params import InterpretParams
 from ..kernel import Kernel
 
@@ -43,6 +45,12 @@ def compiled_for(plans: Iterable[Any]) -> list[Any]:
     """The compiled kernels of this process for the calls of these plans: see `Kernel.specialisations`."""
     kernels = {id(kernel): kernel for plan in plans for kernel in kernels_of(plan)}
     return [made for kernel in kernels.values() for made in kernel.specialisations()]
+
+
+def results_of(kernel: Kernel, *arrays: Any) -> list[Any]:
+    """Descriptions of the results of a kernel for such arrays, which may be descriptions."""
+    given = [struct_of(x, kernel.name) for x in arrays]
+    return [x for x in output_structs(kernel._definition, given)[0] if x is not None]
 
 
 def launching(stream: Any, interpret: Any) -> Launch:

@@ -218,6 +218,16 @@ def test_no_spills(page: int, dim: int) -> None:
     assert stages.name == "attention_scored" and compiled.resources.spills == 0 and not compiled.remarks
 
 
+@pytest.mark.parametrize("page", [1, 3, 16, 64])
+@pytest.mark.parametrize("dim", [64, 72])
+def test_lowered_for_any_lengths(page: int, dim: int) -> None:
+    """Also where keys are copied out of their pages first, by a kernel whose results have unknown extents."""
+    spec, batch, length = kd.ShapeDtypeStruct, kd.Dim("B", max=64), kd.Dim("S", max=4096)
+    q, kept = spec((batch, 4, length, dim), bf16), spec((kd.Dim("P", max=2**20), 4, page, dim), bf16)
+    more = {"page_table": spec((batch, kd.Dim("T", max=4096)), kd.int32), "kv_seqlens": spec((batch,), kd.int32)}
+    assert kd.library.attention.lower(q, kept, kept, **more, target="sm_90a").name == "attention_scored"
+
+
 @pytest.mark.parametrize("page", [8, 16, 24, 64])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.sampled(60, "machine code")
