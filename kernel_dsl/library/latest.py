@@ -47,7 +47,7 @@ def compiled_for(plans: Iterable[Any]) -> list[Any]:
     return [made for kernel in kernels.values() for made in kernel.specialisations()]
 
 
-def results_of(kernel: Kernel, *arrays: Any) -> list[Any]:
+def results_of(kernel: Any, *arrays: Any) -> list[Any]:
     """Descriptions of the results of a kernel for such arrays, which may be descriptions."""
     given = [struct_of(x, kernel.name) for x in arrays]
     return [x for x in output_structs(kernel._definition, given)[0] if x is not None]
