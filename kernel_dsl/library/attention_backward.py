@@ -366,6 +366,8 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
         return staying
     if p.dim <= KEYS:
         config = narrow_config(p)
+        if in_turn and p.causal and p.keys > p.queries > ROWS and p.dim <= ROWS:
+            config = replace(config, block_q=96)  # blocks without a query beside longer steps would spill
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:

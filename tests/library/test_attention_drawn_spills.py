@@ -100,13 +100,14 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "each step is of another head": ((4, 1, 64, 64, 128, 128), {"softcap": 30.0, "window": 1000}),
     "the same beside a mask": ((4, 1, 64, 64, 128, 128), {"softcap": 30.0, "causal": True}),
     "the same with both ends of a window": ((4, 1, 64, 128, 80, 128), {"window": 64, "causal": "bottom_right"}),
+    "blocks of keys without a query": ((2, 2, 500, 1000, 64, 64), {"causal": True, "deterministic": True}),
     "queries that are narrower than their tiles": ((16, 4, 333, 500, 64, 128), {"ragged": True}),
     "lanes with wide rows": ((16, 4, 333, 500, 192, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
 }
 
 
 @pytest.mark.parametrize("case", KNOWN)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(6)
 def test_known_gradients(case: str) -> None:
     (heads, kv_heads, queries, keys, dim, v_dim), options = KNOWN[case]
     drawn = Drawn(0, ("plain",), (bf16,))
