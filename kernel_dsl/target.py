@@ -29,6 +29,9 @@ class Feature(Flag):
     MULTIMEM = auto()  # multimem.ld_reduce, multimem.st, multimem.red
 
 
+TMA_WGMMA = Feature.TMA | Feature.WGMMA  # what the library's fast kernels need
+
+
 @dataclass(frozen=True)
 class Limits:
     """Sizes that a launch must respect. SMEM in bytes a block; registers in 32-bit words."""

@@ -17,7 +17,7 @@ from kernel_dsl.errors import BadCallArgument, BadCallValue
 from kernel_dsl.loading import interpreted
 from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
-from kernel_dsl.target import Feature
+from kernel_dsl.target import TMA_WGMMA
 from kernel_dsl.tuning_file import when_tuned
 
 from .attention_derivatives import attention as differentiable
@@ -318,7 +318,7 @@ def first_of(out: Any) -> Any:
 
 def refusal(p: ScoredProblem, arrays: tuple[Any, ...], target: Any) -> str:
     """The reason why the kernels for Hopper can't compute a problem; empty if they can."""
-    if not target.supports(Feature.WGMMA | Feature.TMA):
+    if not target.supports(TMA_WGMMA):
         return f"{target} has no wgmma"
     if p.dtype not in (kd.float16, kd.bfloat16, kd.float8_e4m3fn):
         return f"{p.dtype} is no 16-bit float and no float8_e4m3fn"

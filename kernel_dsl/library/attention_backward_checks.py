@@ -8,7 +8,7 @@ import kernel_dsl as kd
 from kernel_dsl.diagnostics import of_kind, shown
 from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.errors import BadCallArgument, BadCallValue, LibraryDType, LibraryShape
-from kernel_dsl.target import Feature
+from kernel_dsl.target import TMA_WGMMA
 
 from .attention import tma_refusal
 from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig
@@ -75,7 +75,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
 
 def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
     """The reason why the fast kernels can't compute a problem; empty if they can."""
-    if not target.supports(Feature.WGMMA | Feature.TMA):
+    if not target.supports(TMA_WGMMA):
         return f"{target} has no wgmma"
     if p.dtype not in (kd.float16, kd.bfloat16):
         return f"{p.dtype} is not a 16-bit float"

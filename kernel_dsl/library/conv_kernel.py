@@ -14,7 +14,7 @@ from typing import Any
 
 import kernel_dsl as kd
 from kernel_dsl.dtypes import as_dtype
-from kernel_dsl.target import Feature, Target
+from kernel_dsl.target import TMA_WGMMA, Target
 
 from ..kernel import identified
 from ..refs import strides_of
@@ -360,7 +360,7 @@ def reads_turned(config: ConvConfig, w: Any) -> bool:
 
 def why_not(p: ConvProblem, machine: Target, arrays: Sequence[Any]) -> str:
     """The reason why this kernel can't take a problem and its arrays (images, filters and results); empty if it can."""
-    if not machine.supports(Feature.WGMMA | Feature.TMA):
+    if not machine.supports(TMA_WGMMA):
         return f"{machine} has no wgmma"
     if p.dtype.itemsize != 2:
         return f"wgmma does not multiply {p.dtype} exactly"

@@ -13,7 +13,7 @@ import kernel_dsl as kd
 
 from ..kernel import identified
 from ..stages import target_named
-from ..target import Feature
+from ..target import TMA_WGMMA
 from .activations import LOG2E
 from .arguments import request
 from .cross_entropy_kernels import ROWS, TILES, WIDTH, CrossEntropy
@@ -30,7 +30,7 @@ def goes_by_exponentials(p: CrossEntropy) -> bool:
 
     Smoothing subtracts one number from all slopes of a row, which the products can't do.
     """
-    fast = target_named(None).supports(Feature.WGMMA | Feature.TMA)
+    fast = target_named(None).supports(TMA_WGMMA)
     return fast and p.dtype == kd.bfloat16 and not p.smoothing and p.V % 8 == 0
 
 

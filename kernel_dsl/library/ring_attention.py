@@ -16,7 +16,7 @@ from kernel_dsl.boundary import public
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import gapless, overlap, target_of
-from kernel_dsl.target import Feature, Target
+from kernel_dsl.target import TMA_WGMMA, Feature, Target
 
 from .by_rank import Fresh, Launched, by_rank, scratch
 from .collective_parts import BLOCKS, described
@@ -80,7 +80,7 @@ def ring_attention(
 
 def on_hopper(target: Target) -> bool:
     """Whether the fast kernels run on a target."""
-    return target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG)
+    return target.supports(TMA_WGMMA | Feature.SETMAXNREG)
 
 
 def ring_problem(

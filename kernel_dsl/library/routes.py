@@ -12,7 +12,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.dataclass import changed
 from kernel_dsl.dtypes import DType, as_dtype
-from kernel_dsl.target import Feature, Target
+from kernel_dsl.target import TMA_WGMMA, Feature, Target
 
 from . import fast_costs as costs
 from . import other_costs as others
@@ -144,7 +144,7 @@ def laid(p: Problem, found: Packings, a: Operand, b: Operand) -> Problem:
 
 def goes_fast(a: Any, b: PackedInt4, target: Target) -> bool:
     """Whether numbers of 4 bits are widened in registers; otherwise b is unpacked first."""
-    found = target.supports(Feature.WGMMA | Feature.TMA) and b.fast and 0 not in a.shape
+    found = target.supports(TMA_WGMMA) and b.fast and 0 not in a.shape
     return found and len(a.shape) <= MAX_RANK
 
 
@@ -152,11 +152,7 @@ def sparse_goes_fast(a: SparseMatrix, b: Any, o: Any, target: Target) -> bool:
     """Whether tensor cores skip the zeros of a sparse a; otherwise it is made dense first. Raises `BadCallValue`."""
     rights = o.rights(b)
     shapes = [tuple(x.shape) for x in rights]
-    if (
-        not target.supports(Feature.WGMMA | Feature.TMA)
-        or not a.fast
-        or any(0 in s or not 2 <= len(s) <= MAX_RANK for s in shapes)
-    ):
+    if not target.supports(TMA_WGMMA) or not a.fast or any(0 in s or not 2 <= len(s) <= MAX_RANK for s in shapes):
         return False
     scales = o.b_scale if isinstance(o.b_scale, (tuple, list)) else [o.b_scale] * len(rights)
     given = [("a_scale", o.a_scale, shapes[0]), *(("b_scale", *pair) for pair in zip(scales, shapes, strict=False))]
@@ -219,7 +215,7 @@ def _options(
                 p, laid(p, found, a, b), found, "lane", others.lane_options(p), others.lane_clocks, blocks, None
             )
         return
-    fast = target.supports(Feature.WGMMA | Feature.TMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
+    fast = target.supports(TMA_WGMMA) and how.a != kd.float64 and len(p.batch) + 2 <= MAX_RANK
     if fast:
         yield from _fast(p, a, b, how, config, blocks, best)
         if config is not None or p.int4 or p.sparse or p.exponentials:
