@@ -186,7 +186,7 @@ class ScoredGradients:
             *number_structs(self.sizes, stats),
             *options.arrays(self._extras),
             *by_key,
-            *([] if self.lists is None else self.lists.structs(q, k, given, target)),
+            *([] if self.lists is None else self.lists.structs(q, k, given)),
         ]
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
         *parts, sums = results_of(self.main, q, k, v, dout, stats, *extras)[:3]

@@ -14,7 +14,7 @@ from .attention_captured import reading
 from .attention_opened import at_launch, list_shapes
 from .attention_problem import ScoredProblem, ScorePlace, most_lines
 from .attention_score import Score
-from .latest import Launch
+from .latest import Launch, results_of
 
 TABLE_LANES = 128
 ELEMENTS = 16384  # elements of a mask that a block computes at a time
@@ -267,14 +267,11 @@ class BlockLists:
         blocks, counts = launch(lists_kernel(), (launch(self.kernel, given),), partial=True)
         return (blocks, counts, launch(order_kernel(), (counts,))) if self.ordered else (blocks, counts)
 
-    def structs(self, like: Any, k: Any, arrays: Sequence[Any], target: str | None) -> list[Any]:
+    def structs(self, like: Any, k: Any, arrays: Sequence[Any]) -> list[Any]:
         """Descriptions of the results of `of`."""
         sizes = (like, k) if self.opened else (like,)
-        (blocks,) = self.kernel.lower(*sizes, *arrays, target=target).traced.outputs
-        # of extents that each call gives only the batch is one of the kernel of attention, too
-        batch, *rest = blocks.shape
-        shape = (like.shape[0] if batch < 0 else batch, *(max(n, 1) for n in rest))
-        shapes = [shape, shape[:-1], *([shape[:-1]] if self.ordered else [])]
+        (blocks,) = results_of(self.kernel, *sizes, *arrays)
+        shapes = [blocks.shape, *[blocks.shape[:-1]] * (1 + self.ordered)]
         return [kd.ShapeDtypeStruct(each, blocks.dtype) for each in shapes]
 
 

@@ -244,6 +244,6 @@ class ScoredPlan:
         table = [kd.ShapeDtypeStruct((ragged_tiles(p, self.tile), 2), kd.int32)] if p.ragged else []
         extras += table
         if self.lists is not None:
-            extras += self.lists.structs(q, inputs[1], options.arrays(self._names[1]) + table, target)
+            extras += self.lists.structs(q, inputs[1], options.arrays(self._names[1]) + table)
         number = [] if self.number is None else [self.number]
         return self.kernel.lower(*inputs, *number, *extras, target=target)

@@ -62,10 +62,10 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     float8 = p.cache_dtype in FP8
     # the float8 of other parts, converted, take more registers than the producer has
     chunk, block = chunks(p.page & -p.page if float8 else p.page, most) or (each, each)
-    together = math.lcm(chunk, 16)  # at most eight parts
     # each part has registers of its own, which eight keys fill only partly
     parts = 8 if not float8 else 4 if chunk == 8 or p.dim != width else 6
-    return chunk, min(block, parts * chunk // together * together)
+    unit = math.lcm(chunk, 16)  # the keys of the smallest step
+    return chunk, min(block, parts * chunk // unit * unit)
 
 
 def gathers(p: DecodeProblem, chunk: int) -> bool:

@@ -13,7 +13,7 @@ from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.loading import interpreted
 from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
-from kernel_dsl.target import Feature
+from kernel_dsl.target import TMA_WGMMA
 
 from .attention import first_of, tma_refusal
 from .decode import PAGE, QUERIES, DecodeCheck, DecodePlan
@@ -123,7 +123,7 @@ def _made(
     machine = target_named(target)
     steps = chunks(p.page, MOST_KEYS, 8)
     why = out_refusal(out) or tma_refusal({"q": q, "cache": cache})
-    if not machine.supports(Feature.WGMMA | Feature.TMA):
+    if not machine.supports(TMA_WGMMA):
         why = f"{machine} has no wgmma"
     elif 0 in (p.batch, p.heads, p.pages, p.table):
         why = "there is nothing to compute"

@@ -12,7 +12,7 @@ from kernel_dsl.dtypes import DType, as_dtype
 from kernel_dsl.errors import BadArgument, BadArgumentType
 from kernel_dsl.mesh import Mesh
 from kernel_dsl.symmetric import OfRank, Symmetric, gapless, made_like, overlap, target_of
-from kernel_dsl.target import Feature
+from kernel_dsl.target import TMA_WGMMA, Feature
 
 from .by_rank import Fresh, Launched, by_rank, scratch
 from .collective_parts import BLOCKS, described
@@ -166,7 +166,7 @@ def _fused(
     if dtype not in (kd.float16, kd.bfloat16) or own % TILE_M or depth % 8 or columns % 8 or mesh.hosts:
         return None
     target = target_of(x, interpret)
-    if not target.supports(Feature.WGMMA | Feature.TMA | Feature.SETMAXNREG):
+    if not target.supports(TMA_WGMMA | Feature.SETMAXNREG):
         return None
     width = WIDE if columns > WIDE // 2 else 128 if columns > NARROW else NARROW
     tile = TILE_M * (width if sends else NARROW) * dtype.itemsize  # what waits in SMEM until it is stored

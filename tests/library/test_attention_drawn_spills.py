@@ -71,6 +71,15 @@ def check(stages: Any, drawn: Drawn) -> None:
     assert compiled.resources.spills == 0 and not compiled.remarks, f"{stages.name} of {vars(drawn)}"
 
 
+def check_gradients(drawn: Drawn, target: str = "sm_90a", with_dlse: bool = False) -> None:
+    q, k, v = drawn.inputs()
+    out = drawn.rows(drawn.heads, drawn.queries, drawn.v_dim)
+    lse = Struct((drawn.heads, out.shape[0]) if drawn.ragged else out.shape[:3], f32)
+    options = drawn.options | ({"dlse": lse} if with_dlse else {})
+    for stages in attention_backward.lower(out, q, k, v, out, lse, **options, target=target):
+        check(stages, drawn)
+
+
 @pytest.mark.parametrize("seed", range(120))
 @pytest.mark.sampled(60)
 def test_forward(seed: int) -> None:
@@ -86,13 +95,7 @@ def test_forward(seed: int) -> None:
 def test_gradients(seed: int) -> None:
     drawn = Drawn(seed, ("plain", "ragged", "bias"), (bf16,))
     drawn.options["deterministic"] = drawn.some.random() < 0.4
-    q, k, v = drawn.inputs()
-    out = drawn.rows(drawn.heads, drawn.queries, drawn.v_dim)
-    lse = Struct((drawn.heads, out.shape[0]) if drawn.ragged else out.shape[:3], f32)
-    if drawn.some.random() < 0.2:
-        drawn.options["dlse"] = lse
-    for stages in attention_backward.lower(out, q, k, v, out, lse, **drawn.options, target="sm_90a"):
-        check(stages, drawn)
+    check_gradients(drawn, with_dlse=drawn.some.random() < 0.2)
 
 
 # (heads, key heads, queries, keys, dim, dim of values) and options, of kernels that had spilled
@@ -117,11 +120,7 @@ def test_known_gradients(case: str) -> None:
         drawn.options |= {name: Struct((9,), kd.int32) for name in ("q_seqlens", "kv_seqlens")} | {
             "deterministic": True
         }
-    q, k, v = drawn.inputs()
-    out = drawn.rows(heads, queries, v_dim)
-    lse = Struct((heads, out.shape[0]) if drawn.ragged else out.shape[:3], f32)
-    for stages in attention_backward.lower(out, q, k, v, out, lse, **drawn.options, target="sm_90a"):
-        check(stages, drawn)
+    check_gradients(drawn)
 
 
 @pytest.mark.parametrize("bias", [(1, 16, 1, 128), (1, 1, 128, 128)], ids=str)
@@ -146,7 +145,4 @@ def test_gradients_elsewhere(target: str, dim: int, dtype: Any, options: dict[st
     drawn = Drawn(0, ("plain",), (dtype,))
     drawn.heads, drawn.kv_heads, drawn.queries, drawn.keys, drawn.batch = 16, 4, 333, 500, 8
     drawn.dim, drawn.v_dim, drawn.options = dim, dim, options
-    q, k, v = drawn.inputs()
-    lse = Struct(q.shape[:3], f32)
-    for stages in attention_backward.lower(q, q, k, v, q, lse, **options, target=target):
-        check(stages, drawn)
+    check_gradients(drawn, target)
