@@ -350,6 +350,8 @@ class AttentionBackward(Named):
                 replace(chosen, splits=min(chosen.splits, 2)),
                 WalkNumbers(together_of(p, t, keys, blocks), t.splits),
             )
+        elif not config and t.in_turn and p.causal and p.keys > p.queries > ROWS and p.dim <= ROWS:
+            t = replace(t, block_q=96)  # blocks without a query beside longer steps would spill
         main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
         rows = t.block_q if wide else p.dim
         parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
@@ -366,8 +368,6 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
         return staying
     if p.dim <= KEYS:
         config = narrow_config(p)
-        if in_turn and p.causal and p.keys > p.queries > ROWS and p.dim <= ROWS:
-            config = replace(config, block_q=96)  # blocks without a query beside longer steps would spill
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:
