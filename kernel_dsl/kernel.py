@@ -87,6 +87,7 @@ class Kernel:
         self._debug = debug
         self._finder = KernelFinder(debug)
         self._fast: Any = None
+        self._values: Any = None  # the scalars of the latest call whose grid or outputs they decide
         functools.update_wrapper(self, definition.body)
 
     def __repr__(self) -> str:
@@ -178,11 +179,18 @@ class Kernel:
         results = call(prepared.loaded, prepared.arrays, prepared.scalars, prepared.outs, stream)
         if prepared.packed:
             return unflatten(prepared.kernel.output_tree, unpacked(results, prepared, _nibbles()))
-        # The call that loads a kernel is long, so a later one makes the fast path.
-        plain = interpret is None and not prepared.by_value
-        if plain and prepared.device.kind == "cuda" and not prepared.fresh and not _recording():
+        if interpret is None and prepared.device.kind == "cuda" and self._comes_again(prepared) and not _recording():
             self._learn(args, out, prepared)
         return unflatten(prepared.kernel.output_tree, list(results))
+
+    def _comes_again(self, prepared: PreparedCall) -> bool:
+        """Whether a call is worth a fast path. The one that loads a kernel is long, so a later one makes it; where the
+        values of scalars decide outputs or grid, one with the values of the call before.
+        """
+        if not prepared.by_value:
+            return not prepared.fresh
+        before, self._values = self._values, tuple(prepared.scalars)
+        return before == self._values
 
     def _learn(self, args: tuple[Any, ...], out: Any, prepared: PreparedCall) -> None:
         from kernel_dsl.runtime.plan.dispatch import FastCalls, first
@@ -194,7 +202,9 @@ class Kernel:
         tree = prepared.kernel.output_tree
         flat = type(tree) is tuple and tree == tuple(range(len(tree)))  # a tuple of arrays
         structure = first if tree == 0 else tuple if flat else functools.partial(unflatten, tree)
-        self._fast.learn(args, out, prepared.loaded, structure)
+        fixed = [(i, x) for i, x in enumerate(args) if any(x is s for s in prepared.scalars)] if prepared.by_value else []
+        if not prepared.by_value or len(fixed) == len(prepared.scalars):  # scalars in structures stay on the slow path
+            self._fast.learn(args, out, prepared.loaded, structure, fixed)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> PreparedCall:
         """Do everything before the launch: describe the arguments, compile and load the kernel."""

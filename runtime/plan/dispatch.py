@@ -107,17 +107,19 @@ class FastCalls:
         out: Any,
         loaded: Any,
         structure: Callable[[list[Any]], Any] | None = None,
+        fixed: Sequence[tuple[int, Any]] = (),
     ) -> None:
         """Remember that calls like this one run `loaded`.
 
         Does nothing if they have no fast path. `out`: the call's own, None, one array, or a list or tuple with an array
-        for each output. `structure` makes the call's result from the list of outputs; `first` is the fastest.
+        for each output. `structure` makes the call's result from the list of outputs; `first` is the fastest. `fixed`: the
+        position and value of each argument whose value decides the launch.
         """
         key = _key(args, out)
         plan = None if key is None else plan_fast(loaded, args, out)
         if plan is None:
             return
-        run = unroll(plan, structure)
+        run = _with_values(unroll(plan, structure), fixed)
         if len(self._known) >= self.CAPACITY:
             self._known.clear()
         self._known[key] = (run, *self._known.get(key, ()))[:_ALIKE]
@@ -128,6 +130,20 @@ class FastCalls:
 
 def _miss(args: Sequence[Any], out: Any, stream: int | None) -> Any:
     return MISS
+
+
+def _with_values(run: Run, fixed: Sequence[tuple[int, Any]]) -> Run:
+    """`run` for calls that have these values at these positions."""
+    if not fixed:
+        return run
+
+    def checked(args: Sequence[Any], out: Any, stream: int | None) -> Any:
+        for i, value in fixed:
+            if i >= len(args) or type(args[i]) is not type(value) or args[i] != value:
+                return MISS
+        return run(args, out, stream)
+
+    return checked
 
 
 def _key(args: Sequence[Any], out: Any) -> Hashable:

@@ -314,3 +314,24 @@ def test_repeated_convolutions(player: Player, cupy: Any, monkeypatch: pytest.Mo
         for odd in ({"padding": True}, {"padding": (1, True)}, {"dilation": 2}):
             with pytest.raises(AssertionError, match="anew"):
                 call(**odd)
+
+
+def test_sizes_by_the_values_of_scalars(player: Player, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call with the values of the two before it is a launch; others have a grid and outputs of their own."""
+
+    @kd.kernel(
+        grid=lambda x, n: (int(n),), grid_names=("i",), out_type=lambda x, n: kd.ShapeDtypeStruct((int(n), 8), x.dtype)
+    )
+    def rows(x: Any, n: Any, o: Any) -> None:
+        o[kd.axis_index("i")] = x[...] + n
+
+    x, looked, slow = zeros((8,), np.float32), list[int](), type(rows)._slow_call
+    monkeypatch.setattr(
+        type(rows), "_slow_call", lambda self, args, *more: looked.append(args[1]) or slow(self, args, *more)
+    )
+    for n in (3, 3, 3, 5, 5, 3, 5, 3, 7, 3):
+        assert rows(x, n).shape == (n, 8)
+        assert player.launches[-1].grid == (n, 1, 1)
+    assert looked == [3, 3, 5, 5, 7]
+    rows(x, 4.0), rows(x, 4.0), rows(x, 4)  # equal, and not of one type
+    assert looked[5:] == [4.0, 4.0, 4]
