@@ -20,11 +20,21 @@ try:
     _torch: Any = import_module("torch")
 except ImportError:
     _torch = None
-else:  # torch.compile takes these calls into its graph as they are, and finds the ops of `library/differentiable.py` in them
-    for _name in library.SEEN:
-        _function = getattr(library, _name)
-        vars(_function)["__name__"] = _name
-        import_module("torch._dynamo").allow_in_graph(_function)
+
+
+def _let_into_graphs() -> None:
+    """Let torch.compile take the library's calls into its graph as they are. It finds the ops of
+    `library/differentiable.py` in them.
+    """
+    dynamo = import_module("torch._dynamo")
+    for name in library.SEEN:
+        known = getattr(library, name)
+        vars(known)["__name__"] = name
+        dynamo.allow_in_graph(known)
+
+
+if _torch is not None:
+    _let_into_graphs()
 
 
 def function(body: Callable[..., Any]) -> Any:
