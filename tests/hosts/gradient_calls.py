@@ -12,6 +12,7 @@ import numpy as np
 import kernel_dsl as kd
 
 RNG = np.random.default_rng(5)
+START = RNG.bit_generator.state
 KEPT = 0.05  # the greatest `far` of calls that keep small steps of their arrays
 Arrays = dict[str, Any]
 
@@ -38,14 +39,14 @@ def plain(given: Arrays) -> Arrays:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `function` with `arrays` by the names of its parameters, and `options`.
+    """A call of `function` with the arrays of `draw()` by the names of its parameters, and `options`.
 
     `join` makes arguments of the arrays, where a parameter takes several in one. `far`: the relative error that the
     dtypes cause. `constants`: arrays that have no gradient, so that a call which differentiates them is an error.
     """
 
     function: str
-    arrays: Callable[[], Arrays]
+    draw: Callable[[], Arrays]
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     join: Callable[[Arrays], Arrays] = plain
     constants: tuple[str, ...] = ()
@@ -53,6 +54,11 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.function} of {', '.join(n for n, x in self.arrays().items() if is_real(x))}"
+
+    def arrays(self) -> Arrays:
+        """The same arrays each time, whatever was drawn before."""
+        RNG.bit_generator.state = START
+        return self.draw()
 
     def run(self, arrays: Arrays) -> list[Any]:
         """The float results."""
@@ -131,7 +137,7 @@ def products() -> list[Call]:
         Call("matmul", lambda: sides() | {"b_2": normal(32, 16), "b_scale": positive(16), "b_scale_2": positive(16),
              "scale": positive(1), "a_scale": positive(8)}, {"gated": "glu"}, pairs("b", "b_scale"),
              ("scale", "a_scale", "b_scale", "b_scale_2")),
-        Call("matmul", lambda: sides() | {"bias": normal(16), "operands": normal(8, 1)},
+        Call("matmul", lambda: {"a": normal(8, 32) / 8, "b": normal(32, 16), "bias": normal(16), "operands": normal(8, 1)},
              {"gated": "geglu", "epilogue": kd.multiply, "activation": kd.tanh}, listed),
         Call("matmul", lambda: sides() | {"scale": positive(1)}, {"activation": kd.tanh}, constants=("scale",)),
         Call("matmul", lambda: {"a": halves(8, 64)} | four_bits(), {}, packed, ("scales", "zeros"), 0.1),
