@@ -206,6 +206,8 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
         hint = "options are part of the cache's key: use `@dataclass(frozen=True)`, whose instances can be hashed"
         if hasattr(options[odd], "shape"):
             hint = "it is no array: kernels are kept by options, and an array's elements may change"
+            if odd.endswith("_mod"):
+                hint = "a function of traced values, which may read the array: `lambda b, h, i, j: mask[i, j]`"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None
 
 

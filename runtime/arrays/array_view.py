@@ -224,13 +224,15 @@ def import_interops() -> None:
 
 def common_framework(arrays: Iterable[ArrayView], kernel: str, where: str = "") -> Interop:
     """The interop module of the framework of all arrays; NumPy's without arrays. Raises ArgumentTypeError for several."""
-    names = {a.framework for a in arrays}
-    if len(names) > 1:
-        listed = " and ".join(sorted(names))
+    firsts = dict[str, int]()
+    for number, a in enumerate(arrays):
+        firsts.setdefault(a.framework, number)
+    if len(firsts) > 1:
+        listed = " and ".join(f"{name} (array {number})" for name, number in firsts.items())
         raise ArgumentTypeError(
             f"the arrays of a call of {kernel!r} belong to {listed}; convert them to one framework{where}"
         )
-    return frameworks(names.pop() if names else "numpy")
+    return frameworks(next(iter(firsts), "numpy"))
 
 
 def beside(interop: Any, arrays: Iterable[ArrayView], kernel: str) -> Interop:

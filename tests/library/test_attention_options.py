@@ -511,6 +511,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (Q, {"bias": np.ones((8, 8), np.int32)}, "bias is int32"),
     (Q, {"score_mod": 1}, "score_mod is an int"),
     (Q, {"mask_mod": "causal"}, "mask_mod is a str"),
+    (Q, {"mask_mod": np.ones((8, 8), bool)}, "which may read the array: `lambda b, h, i, j: mask"),
     (Q, {"score_mod": lambda s, b, h, i, j: None}, "the score_mod made None"),
     (Q, {"score_mod": lambda s, b, h, i, j: s[:1, :3]}, "the score_mod made float32 of shape"),
     (Q, {"score_mod": lambda s, b, h, i, j: j <= i}, "the score_mod made bool"),
