@@ -333,5 +333,6 @@ def test_sizes_by_the_values_of_scalars(player: Player, cupy: Any, monkeypatch: 
         assert rows(x, n).shape == (n, 8)
         assert player.launches[-1].grid == (n, 1, 1)
     assert looked == [3, 3, 5, 5, 7]
-    rows(x, 4.0), rows(x, 4.0), rows(x, 4)  # equal, and not of one type
+    for n in (4.0, 4.0, 4):  # equal, and not of one type
+        rows(x, n)
     assert looked[5:] == [4.0, 4.0, 4]
