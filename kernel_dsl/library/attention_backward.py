@@ -40,7 +40,7 @@ from .attention_backward_order import (
 )
 from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs
 from .attention_backward_scored import scored_backward_config
-from .attention_backward_scored_sizes import keeps_bias, keys_of
+from .attention_backward_scored_sizes import keeps_bias
 from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
 from .attention_problem import ScoredProblem
 from .attention_sizes import ROWS, AttentionProblem
@@ -162,7 +162,7 @@ class AttentionBackward(Named):
     elementwise operations of `score_mod`. `deterministic`: the same inputs give the same bits each time. `config`: an
     `AttentionBackwardConfig`; `stream`, `interpret`: as for kernels. Tensor cores compute float16 and bfloat16, if dim
     and v_dim are multiples of 8 from 16 to 256 and rows are contiguous and begin at multiples of 16 bytes, but not
-    ragged lengths with `deterministic` beyond a dimension of 128. All other calls use slower kernels, and log the
+    ragged lengths with `deterministic` beyond a dimension of 192. All other calls use slower kernels, and log the
     reason.
 
     Raises `BadCallArgument` for wrong arrays or options, or a `score_mod` without a known derivative; `BadCallValue`
@@ -298,9 +298,7 @@ class AttentionBackward(Named):
         machine = target_named(target)
         plain = problem.plain if problem.layout == "bhsd" else None
         blocks, kept = machine.limits.multiprocessors, None
-        why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine)
-        if problem.ragged and deterministic and keys_of(problem) != KEYS:
-            why = why or f"ragged lengths add in no order beyond a dimension of {KEYS}"
+        why = refusal(problem, {"q": q, "k": k, "v": v, "dout": dout}, machine, deterministic)
         if why:  # the general kernels load no bias by TMA
             problem = replace(problem, score=replace(problem.score, bias_tiles=None))
         general = None

@@ -17,6 +17,7 @@ from .attention_problem import ScoredProblem
 from .matmul import check_counts
 
 NAME = "attention_backward"
+ORDERED = 192  # the largest dimension in which the blocks of ragged sequences add to sums in order
 
 
 def check_results(p: ScoredProblem, dout: Any, out: Any, lse: Any, dlse: Any) -> None:
@@ -73,7 +74,7 @@ def check_config(config: Any, p: ScoredProblem) -> None:
         raise BadCallValue(kernel=NAME, what=what, hint="use at most as many slots as parts")
 
 
-def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
+def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any, deterministic: bool) -> str:
     """The reason why the fast kernels can't compute a problem; empty if they can."""
     if not target.supports(TMA_WGMMA):
         return f"{target} has no wgmma"
@@ -84,4 +85,6 @@ def refusal(p: ScoredProblem, arrays: dict[str, Any], target: Any) -> str:
             return f"a head dimension of {dim} is no multiple of 8 from 16 to 256"
     if not p.batch or not p.queries or not p.keys:
         return "there is nothing to compute"
+    if p.ragged and deterministic and max(p.dim, p.v_dim) > ORDERED:
+        return f"blocks of ragged sequences add in no order beyond a head dimension of {ORDERED}"
     return tma_refusal(arrays)

@@ -115,19 +115,35 @@ def test_deterministic(dim: int, names: Any, rng: Any) -> None:
 @pytest.mark.parametrize(
     "schedules", [("late", "random"), pytest.param(("eager", "late", "random"), marks=pytest.mark.slow)], ids=len
 )
-def test_ragged_in_turn(schedules: tuple[str, ...], rng: Any) -> None:
-    """Sequences of any lengths have the same bits under each schedule."""
-    q, k, v, q_starts, k_starts = ragged(rng, (20, 0, 66), (30, 20, 140), (2, 1), (64, 64), bf16)
-    dout, how = random(rng, q.shape, bf16), {"causal": "bottom_right", "q_seqlens": q_starts, "kv_seqlens": k_starts}
+@pytest.mark.parametrize("dims", [(64, 64), (160, 160), (192, 128)], ids=str)
+def test_ragged_in_turn(dims: tuple[int, int], schedules: tuple[str, ...], rng: Any) -> None:
+    """Sequences of any lengths have the same bits under each schedule, and the gradients of each are right."""
+    q, k, v, q_starts, k_starts = ragged(rng, (20, 0, 66), (30, 20, 140), (2, 1), dims, bf16)
+    how = {"causal": "bottom_right", "q_seqlens": q_starts, "kv_seqlens": k_starts}
+    dout = random(rng, (*q.shape[:2], dims[1]), bf16)
     out, lse = attention(q, k, v, **how, return_lse=True, interpret=True)
-    bits = {
-        b"".join(
-            np.asarray(x).tobytes()
-            for x in attention_backward(dout, q, k, v, out, lse, **how, deterministic=True, interpret=way)
-        )
+    made = [
+        attention_backward(dout, q, k, v, out, lse, **how, deterministic=True, interpret=way)
         for way in (kd.InterpretParams(schedule=x) for x in schedules)
-    }
-    assert len(bits) == 1
+    ]
+    assert len({b"".join(np.asarray(x).tobytes() for x in grads) for grads in made}) == 1
+    for n in (0, 2):
+        single = [one_of(x, s, n) for x, s in ((q, q_starts), (k, k_starts), (v, k_starts))]
+        expected = reference.attention(*single, causal="bottom_right", dout=one_of(dout, q_starts, n))
+        for name, x, starts in zip("qkv", made[0], (q_starts, k_starts, k_starts), strict=True):
+            assert relative(one_of(x, starts, n), expected.grads[name]) < BOUNDS[bf16], (n, name)
+
+
+def test_which_ragged_gradients_are_in_order(caplog: Any) -> None:
+    """Those of wider rows run the general kernels, and say so."""
+    how = {"q_seqlens": kd.ShapeDtypeStruct((9,), kd.int32), "deterministic": True, "target": "sm_90a"}
+    lse = kd.ShapeDtypeStruct((4, 4090), f32)
+    for dims in ((192, 128), (136, 192), (200, 64), (64, 256)):
+        q, v = (kd.ShapeDtypeStruct((4090, 4, dim), bf16) for dim in dims)
+        with caplog.at_level("INFO", "kernel_dsl"):
+            names = [x.name for x in attention_backward.lower(v, q, q, v, v, lse, **how)]
+        assert ("attention_backward_scored_wide" in names) == (max(dims) <= 192), names
+        assert ("in no order beyond a head dimension of 192" in caplog.text) == (max(dims) > 192)
 
 
 @pytest.mark.parametrize("pair", PAIRS[1::2], ids="-".join)

@@ -105,7 +105,8 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "the same with both ends of a window": ((4, 1, 64, 128, 80, 128), {"window": 64, "causal": "bottom_right"}),
     "blocks of keys without a query": ((2, 2, 500, 1000, 64, 64), {"causal": True, "deterministic": True}),
     "queries that are narrower than their tiles": ((16, 4, 333, 500, 64, 128), {"ragged": True}),
-    "lanes with wide rows": ((16, 4, 333, 500, 192, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
+    "lanes with wide rows": ((16, 4, 333, 500, 256, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
+    "wide rows in order": ((16, 4, 333, 500, 192, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
 }
 
 
