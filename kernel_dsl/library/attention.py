@@ -22,7 +22,7 @@ from kernel_dsl.tuning_file import when_tuned
 
 from .attention_derivatives import attention as differentiable
 from .attention_opened import seen_by
-from .attention_options import CHECKED, AttentionOptions, problem_of
+from .attention_options import CHECKED, AttentionOptions, fixed_axes, problem_of
 from .attention_problem import ScoredProblem
 from .attention_scored import ScoredPlan
 from .attention_scored_config import bytes_of
@@ -174,7 +174,7 @@ class Attention(Named):
         return plan(q, k, v, out=out, stream=stream, interpret=interpret)
 
     @checks_itself(*CHECKED, "target")
-    @takes_dims("attention", lambda given: dict.fromkeys("qkv", (-1, -2 if given.get("layout") == "bshd" else -3)))
+    @takes_dims("attention", lambda given: fixed_axes(given, *"qkv"))
     def lower(
         self,
         q: Any,

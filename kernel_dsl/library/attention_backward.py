@@ -41,7 +41,7 @@ from .attention_backward_order import (
 from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs
 from .attention_backward_scored import scored_backward_config
 from .attention_backward_scored_sizes import keeps_bias
-from .attention_options import CHECKED, AttentionOptions, check_lengths, problem_of
+from .attention_options import CHECKED, AttentionOptions, check_lengths, fixed_axes, problem_of
 from .attention_problem import ScoredProblem
 from .attention_sizes import ROWS, AttentionProblem
 from .first_sizes import is_later, takes_dims
@@ -141,10 +141,8 @@ class _Plan:
 
 
 def _fixed(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """By array, the axes of heads and of their dimensions, which are compiled in."""
-    axes = -1, -2 if given.get("layout") == "bshd" else -3
-    found: dict[str, tuple[int, ...]] = dict.fromkeys(("dout", "q", "k", "v", "out"), axes)
-    return {**found, "lse": (-2,), "dlse": (-2,)}
+    """By array, the axes that are compiled in."""
+    return {**fixed_axes(given, "dout", "q", "k", "v", "out"), "lse": (-2,), "dlse": (-2,)}
 
 
 @partial(public, name=NAME)

@@ -348,6 +348,15 @@ def _on_host(x: Any) -> bool:
     return str(device) == "cpu" or getattr(device, "platform", "") == "cpu"
 
 
+def fixed_axes(given: dict[str, Any], *names: str) -> dict[str, tuple[int, ...]]:
+    """By array of a `lower`, the axes of heads and of their dimensions, which are compiled in. Arrays of ragged
+    lengths have no axis of batches.
+    """
+    last = given.get("layout") == "bshd"
+    ranks = {name: len(getattr(given.get(name), "shape", ())) for name in names}
+    return {name: (-1, -2 if last or rank == 3 else -3) for name, rank in ranks.items()}
+
+
 def check_lengths(o: AttentionOptions, p: ScoredProblem, kernel: str) -> None:
     """Raise `BadCallValue` for lengths in the host's memory that decrease or exceed the arrays.
 

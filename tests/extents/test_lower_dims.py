@@ -23,6 +23,10 @@ def queries(batch: Any, length: Any) -> Any:
     return Spec((batch, 4, length, 64), bf16)
 
 
+def packed(length: Any) -> Any:
+    return Spec((length, 32, 64), bf16)
+
+
 def decoding(batch: Any, keys: Any) -> tuple[Any, ...]:
     cache = Spec((batch, 2, keys, 128), bf16)
     return Spec((batch, 8, 1, 128), bf16), cache, cache, Spec((batch,), kd.int32)
@@ -37,6 +41,7 @@ def by_batch(b: Any, h: Any, i: Any, j: Any) -> Any:
 
 
 SIZES = (2, 999), (32, 1024)
+STARTS = Spec((9,), kd.int32)  # of eight ragged sequences
 # (the function, the arguments of sizes, two sizes: the second is the typical one)
 CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tuple[Any, Any]]] = {
     "matmul": (library.matmul, lambda _, m: (Spec((m, 512), bf16), Spec((512, 8192), bf16)), (1, 999), (1, 1024)),
@@ -58,6 +63,7 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
     ),
     "float8": (library.attention, lambda b, n: (Spec((b, 4, n, 64), e4m3),) * 3, (28, 999), SIZES[1]),
     "float32": (library.attention, lambda b, n: (Spec((b, 4, n, 64), kd.float32),) * 3, *SIZES),
+    "ragged": (partial(library.attention, causal=True, q_seqlens=STARTS), lambda _, n: (packed(n),) * 3, *SIZES),
     "groups": (
         library.grouped_matmul,
         lambda _, m: (Spec((m, 64), bf16), Spec((4, 64, 256), bf16), Spec((4,), kd.int32)),
@@ -80,6 +86,8 @@ GRADIENTS: dict[str, Callable[..., Any]] = {
     "a window": partial(library.attention_backward, causal=True, window=128),
     "a cap, in order": partial(library.attention_backward, softcap=30.0, deterministic=True),
     "a mask": partial(library.attention_backward, mask_mod=near),
+    "ragged": partial(library.attention_backward, causal=True, q_seqlens=STARTS),
+    "ragged, in order": partial(library.attention_backward, q_seqlens=STARTS, deterministic=True),
 }
 # beside the kernel that `lower` shows
 OTHERS = ("combine", "cross_entropy", "norms", "widen", "blocks", "lists", "table")
@@ -123,7 +131,9 @@ def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str, monkeypatch: 
     assert code(stages) != code(plain.lower(*made(*second), **keywords))
 
 
-def gradients(batch: Any, length: Any) -> tuple[Any, ...]:
+def gradients(batch: Any, length: Any, ragged: bool = False) -> tuple[Any, ...]:
+    if ragged:
+        return *[packed(length)] * 5, Spec((32, length), kd.float32)
     return *[queries(batch, length)] * 5, Spec((batch, 4, length), kd.float32)
 
 
@@ -133,11 +143,14 @@ def test_gradients_with_dims(name: str) -> None:
     """All kernels of calls of three sizes."""
     function = GRADIENTS[name]
     keywords = getattr(function, "keywords", {})
+    ragged = "q_seqlens" in keywords
     with none_before():
-        stages = library.attention_backward.lower(*gradients(B, M), **keywords)
+        stages = library.attention_backward.lower(*gradients(B, M, ragged), **keywords)
         assert not any(memory.known for memory in Memory.all)
         calls = [
-            run for size in (SIZES[0], *around(SIZES[1])) for run in ahead_calls.calls_of(function, gradients(*size))
+            run
+            for size in (SIZES[0], *around(SIZES[1]))
+            for run in ahead_calls.calls_of(function, gradients(*size, ragged))
         ]
         made = {
             "".join(code(kernel.lower(*args))): len(shapes_of(seen))
