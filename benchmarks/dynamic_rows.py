@@ -37,7 +37,9 @@ PRODUCTS: list[tuple[tuple[int, int, int, int], Any, dict[str, Any]]] = [
     ((1, 2048, 2048, 2048), torch.float32, {"precision": "tf32x3"}),
     ((16, 1024, 1024, 1024), torch.bfloat16, {}),
     ((256, 512, 128, 512), torch.bfloat16, {}),
-    ((1, 100, 512, 8192), torch.bfloat16, {}),
+    *(((1, M, N, 1024), torch.bfloat16, {}) for N in (512, 2048, 4096) for M in (100, 200, 500)),
+    *(((1, M, 512, 8192), torch.bfloat16, {}) for M in (100, 200, 500)),
+    ((1, 300, 1536, 4096), torch.bfloat16, {}),
 ]
 # (batch, heads, kv_heads, queries, keys, dim) whose tiles share keys
 FEW_QUERIES = [

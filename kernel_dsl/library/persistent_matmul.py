@@ -70,7 +70,7 @@ def matmul_kernel(
         shapes=declared(problem),
         scratch_types=plan.scratch(),
         grid=(plan.clusters,) if known or t.streamed else plan.grid_of,
-        grid_names=("block",),
+        grid_names=plan.grid_names,
         cluster=tuple(size for size in (t.cluster, t.cluster_n) if size > 1),
         cluster_names=plan.axes,
         num_threads=t.consumers + 1,

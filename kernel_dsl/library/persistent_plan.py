@@ -99,11 +99,18 @@ class ProductPlan:
         t = self.t
         return tuple(name for name, size in (("cluster", t.cluster), ("cluster_n", t.cluster_n)) if size > 1)
 
-    def grid_of(self, a: Any, b: Any, *_: Any) -> tuple[int]:
+    @property
+    def grid_names(self) -> tuple[str, ...]:
+        """The axes of the grid. Neighbours along the last one start together."""
+        return ("outer", "across", "block") if self.single else ("block",)
+
+    def grid_of(self, a: Any, b: Any, *_: Any) -> tuple[int, ...]:
         """The grid of a launch."""
         here = at_launch(self.problem, a, b)
-        count = _clusters_of(here.swapped if self.t.swapped else here, self.t, self.width, self.alone)[2]
-        return (count if self.single else max(min(count, self.clusters), 1),)
+        tiles_m, tiles_n, count = _clusters_of(here.swapped if self.t.swapped else here, self.t, self.width, self.alone)
+        if self.single:
+            return count // (tiles_m * tiles_n), tiles_n, tiles_m
+        return (max(min(count, self.clusters), 1),)
 
     def scratch(self) -> dict[str, Any]:
         """SMEM and barriers of a block, and GMEM for pieces of tiles."""
@@ -152,11 +159,9 @@ class ProductPlan:
         """(first row, first column, part of K, batch indices) of this block's tile of cluster of tiles `index`."""
         p, t = self.p, self.t
         if self.single:
-            # blocks that share a tile of b run side by side: with an axis of the grid each, products took 1.2 of the time
-            block = kd.axis_index("block")
-            m, rest = kd.rem(block, self.tiles_m), kd.div(block, self.tiles_m)
-            part, *batch = spread(kd.div(rest, self.tiles_n), (p.parts, *p.batch))
-            n = kd.rem(rest, self.tiles_n)
+            # blocks that share a tile of b run side by side: with tiles along M on the first axis, products took 1.2 of the time
+            m, n = kd.axis_index("block"), kd.axis_index("across")
+            part, *batch = spread(kd.axis_index("outer"), (p.parts, *p.batch))
         elif self.low is not None:
             m, n = self.low.place(index)
             return m, n * self.width, 0, ()
