@@ -103,7 +103,11 @@ class ScoredProblem:
         if self.cache == "whole":
             return self.keys
         lengths = s["kv_seqlens"]
-        count = lengths[batch] if self.cache == "plain" else lengths[batch + 1] - lengths[batch]
+
+        def at(sequence: Any) -> Any:  # each tile is one of a sequence, which the numbers of a launch do not show
+            return kd.load(lengths, (sequence,), bounds=None if self.ragged else "promise")
+
+        count = at(batch) if self.cache == "plain" else at(batch + 1) - at(batch)
         return kd.minimum(kd.maximum(count, 0), self.keys)
 
     def lse_rows(self, batch: Any, head: Any, rows: Any) -> tuple[Any, ...]:

@@ -120,7 +120,7 @@ class ScoredProducer(ScoredTiles):
             pages = kd.minimum(index * self.parts + part, kd.div(last, self.p.page))
         else:
             pages = kd.div(kd.minimum(index * self.t.block_kv + part * self.chunk, last), self.p.page)
-        return kd.load(s["page_table"].at[tile.batch], (pages,), mask=step < tile.count)
+        return kd.load(s["page_table"].at[tile.batch], (pages,), mask=step < tile.count, bounds="promise")
 
     def fetch(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .attention_opened import SMALLEST, at_launch, most_of, takes_number
+from .attention_opened import SMALLEST, TILES, at_launch, most_of, takes_number
 from .attention_pages import loaded_together
 from .attention_problem import ScoredProblem, ScorePlace
 from .attention_scored_config import (
@@ -117,6 +117,11 @@ class ScoredTiles:
     # --- places -----------------------------------------------------------------------------------
 
     @property
+    def most_steps(self) -> int:
+        """A bound of a tile's steps, which have 16 keys or more."""
+        return self.most // 16 + 1
+
+    @property
     def grid(self) -> Any:
         """The number of blocks."""
         if not self.p.opened:
@@ -172,9 +177,8 @@ class ScoredTiles:
 
         bounds: dict[str, int] = {}  # known of the first tile, and lost in SMEM; without them page numbers take 64 bits
         if self.p.page:
-            steps = self.most // 16 + 1
-            bounds = {"head": self.p.heads - 1, "number": self.most // SMALLEST, "begin": steps, "count": steps}
-            bounds |= {"queries": self.most, "keys": self.most}
+            bounds = {"head": self.p.heads - 1, "number": self.most // SMALLEST}
+            bounds |= dict.fromkeys(("begin", "count"), self.most_steps) | dict.fromkeys(("queries", "keys"), self.most)
 
         def tile_of(fields: tuple[Any, ...]) -> ScoredTile:
             found = {n: kd.clip(x, 0, bounds[n]) if n in bounds else x for n, x in zip(names, fields, strict=True)}
@@ -207,7 +211,10 @@ class ScoredTiles:
             place = ScorePlace.of(p, kd.rem(block, p.heads), kd.div(block, p.heads), s)
         elif p.alone or p.shared:  # the grid has an axis of tiles, long ones first, so that nothing is divided
             head = block * self.together + kd.axis_index("head") if self.by_groups else block
-            place = ScorePlace.of(p, head, self.tiles - 1 - kd.axis_index("tile"), s)
+            number = self.tiles - 1 - kd.axis_index("tile")
+            if p.opened:  # sums and products of a launch's numbers have no bounds, and page numbers would take 64 bits
+                head, number = kd.clip(head, 0, TILES), kd.clip(number, 0, self.most // SMALLEST)
+            place = ScorePlace.of(p, head, number, s)
         elif self.shared is not None:
             place = ScorePlace.of(p, *self.shared.place(block, self.tiles, self.together), s)
         else:
@@ -224,6 +231,8 @@ class ScoredTiles:
             begin, end = self.part_of(*place.blocks(p, first, self.tile, t.block_kv))
         if self.shared is not None:
             begin, end = self.shared.share(place.number, self.tiles, begin, end)
+        if p.opened and p.page:
+            begin, end = kd.clip(begin, 0, self.most_steps), kd.clip(end, 0, self.most_steps)
         return ScoredTile(**vars(place), first=first, begin=begin, count=end - begin, entry=entry)
 
     def part_of(self, begin: Any, end: Any) -> tuple[Any, Any]:
