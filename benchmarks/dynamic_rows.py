@@ -40,6 +40,7 @@ PRODUCTS: list[tuple[tuple[int, int, int, int], Any, dict[str, Any]]] = [
     *(((1, M, N, 1024), torch.bfloat16, {}) for N in (512, 2048, 4096) for M in (100, 200, 500)),
     *(((1, M, 512, 8192), torch.bfloat16, {}) for M in (100, 200, 500)),
     ((1, 300, 1536, 4096), torch.bfloat16, {}),
+    ((1, 100, 512, 2048), torch.float32, {}),
 ]
 # (batch, heads, kv_heads, queries, keys, dim) whose tiles share keys
 FEW_QUERIES = [

@@ -12,7 +12,7 @@ from ..kernel import identified
 from ..layout import pow2_ceil
 from .attention_backward_order import EIGHT, AttentionBackwardConfig, of_steps, padded
 from .attention_sizes import LOG2E, AttentionProblem
-from .part_sums import sum_of_parts
+from .part_sums import loads_first, sum_of_parts
 
 ELEMENTS = 4096  # of a block
 TOGETHER = 4  # parts that are loaded together, where each call gives their number
@@ -136,6 +136,7 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
         out_type=(like_k, like_k),
         grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
         shapes=dict.fromkeys((0, 1), (kd.Dim("splits"), *shape)) if p.opened else None,
+        compiler_params=loads_first(),
         name="attention_backward_sum",
     )
     return identified(made, problem, splits)

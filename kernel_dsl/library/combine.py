@@ -14,18 +14,17 @@ from .any_rows import declared, of_sums, open_sizes, opened
 from .blocks import spread
 from .epilogue import Tile, drawn, finish, joined, outputs
 from .first_sizes import dim_of, is_open, most_of
-from .part_sums import sum_of_parts
+from .part_sums import loads_first, sum_of_parts
 from .problem import Problem
 
 TILE_M, TILE_N = 8, 128
+ANY_M = 4  # where calls give M, and K has parts: low enough for few rows, and as fast as eight for many
 IN_FLIGHT = 128  # sums of a lane whose loads are in flight at once
 FEW = 132  # tiles: with fewer, lower tiles keep more multiprocessors busy, and more parts in flight
 MOST = 64  # parts in flight
 # the rows of a Dim with a tile for each row: 100 rows of 2048 take 2.2 us so, 1.7 by tiles of eight rows
 ROWS = 64
-# The most rows of a tile in which a lane has one element of a row. With eight, the assembler loads some parts after others,
-# and each of these waits takes 0.2 us.
-LOW = 1
+LOW = 1  # the most rows of a tile in which a lane has one element of a row: loads of up to 64 parts are then in flight
 
 
 def height_for(products: int, M: int, N: int) -> int:
@@ -45,7 +44,9 @@ def height_of(p: Problem) -> int:
     """The number of rows of a tile."""
     if few_rows(p):
         return 1
-    return TILE_M if is_open(*p.batch, p.M, p.N) else height_for(prod(p.batch), p.M, p.N)
+    if is_open(*p.batch, p.M, p.N):
+        return TILE_M if p.parts == 1 else ANY_M
+    return height_for(prod(p.batch), p.M, p.N)
 
 
 def in_flight(parts: int, tile_m: int = TILE_M) -> int:
@@ -115,6 +116,7 @@ def combine_kernel(problem: Problem, early: bool = False) -> Any:
         out_type=problem.results(),
         shapes=declared(problem, sums=True),
         grid=(prod(tiles_of(problem)), *((problem.M,) if few else ())),
+        compiler_params=loads_first() if problem.parts > 1 else None,
         name="matmul_combine",
     )
     return identified(made, problem, early) if problem.named else made

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
+from kernel_dsl.library import combine
+from kernel_dsl.library.attention_backward_ends import SUMMED, sum_kernel
+from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.first_sizes import dim_of
 from kernel_dsl.library.part_sums import sum_of_parts
+from kernel_dsl.library.problem import Problem
 
+Spec = kd.ShapeDtypeStruct
 N = kd.Dim("N", max=64)
 
 
@@ -32,3 +38,27 @@ def test_parts_are_added_in_order() -> None:
         for made in (fixed, free):
             assert made(parts, interpret=True).tobytes() == want.tobytes(), count
     assert len(free.specialisations()) == 1
+
+
+def sums_kernels() -> dict[str, tuple[Any, int]]:
+    """By name: the stages of kernels that add up parts, and the registers of a lane that their first loads fill."""
+    f32, found = kd.float32, dict[str, tuple[Any, int]]()
+    for parts in (8, 16):
+        for M in (100, 1000, dim_of("M", 2**24)):
+            problem = Problem(M, 512, 1, kd.bfloat16, kd.bfloat16, kd.bfloat16, parts=parts)
+            stages = combine.combine_kernel(problem, True).lower(Spec((parts, 1000, 512), f32), target="sm_90a")
+            rows = combine.height_of(problem)
+            found[f"{parts} parts of {M}"] = stages, combine.in_flight(parts, rows) * rows * combine.TILE_N // 128
+    gradient = AttentionProblem(2, 8, 8, 1000, 1000, 128, kd.bfloat16, True, 0.1, False)
+    for splits in (4, 8):
+        sums = Spec((splits, 2, 8, 1000, 128), f32)
+        stages = sum_kernel(gradient, splits).lower(sums, sums, target="sm_90a")
+        found[f"{splits} parts of gradients"] = stages, splits * SUMMED // 128
+    return found
+
+
+def test_all_parts_are_loaded_before_they_are_added() -> None:
+    """A lane has registers for them. With as few as the assembler takes by itself, loads wait for additions."""
+    for name, (stages, needed) in sums_kernels().items():
+        resources = stages.compile().resources
+        assert resources.registers > needed and not resources.spills, (name, resources)
