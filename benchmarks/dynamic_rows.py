@@ -49,6 +49,8 @@ FEW_QUERIES = [
     (1, 64, 8, 128, 16384, 128),
     (2, 16, 16, 300, 3000, 128),
     (1, 16, 16, 1024, 8192, 128),
+    (1, 1, 1, 128, 16384, 64),
+    (1, 8, 8, 100, 4000, 256),
 ]
 # (keys of a page, batch, heads, kv_heads, queries, keys, dim), of keys in pages
 PAGED = [

@@ -37,13 +37,14 @@ from .attention_scored_config import (
 )
 from .attention_scored_kernel import scored_kernel
 from .attention_sizes import ROWS, AttentionConfig
-from .attention_split import TOGETHER, combine_kernel, splits_for
+from .attention_split import combine_kernel, splits_for
 from .first_sizes import dim_of, is_later
 from .latest import Launch, launching, results_of, seen_launching
 
 ELEMENTS = 4096  # elements of a block that converts
 GUARDED = 2**26  # scores from which norms are computed: for fewer, that takes longer than the loop saves
 SHARED = 1024  # keys less of a block that are worth the kernel that combines
+PARTS = 8  # a second block of a multiprocessor saves less than more parts cost
 LATER = 4  # where a mask hides keys, or products take longer than exponentials, as many times more
 
 
@@ -91,7 +92,7 @@ def scored_splits(p: ScoredProblem, t: AttentionConfig, multiprocessors: int) ->
         return 1
     steps, tiles = max(step_counts(p, t), default=0), p.batch * p.heads * tiles_of(p, t)
     found = splits_for(tiles, steps, multiprocessors * blocks_together_of(p, t))
-    if found > TOGETHER:  # a second block of a multiprocessor saves less than parts cost that are not combined at once
+    if found > PARTS:
         found = splits_for(tiles, steps, multiprocessors)
     return found if (steps - kd.cdiv(steps, found)) * t.block_kv >= SHARED else 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import kernel_dsl as kd
@@ -60,7 +61,9 @@ LEAST = 2  # the fewest blocks of keys of a part
 SAVED = 8  # steps that a tile must save where keys are shared: combining the parts takes as long as two to four
 COMBINED = 2.0  # microseconds that this takes
 LINES = 4  # queries that a block combines
-TOGETHER, FEW_PARTS = 8, 4  # parts that are loaded together, at most, and where there are few
+AT_ONCE = (2, 4, 8, 16)  # parts that are loaded together: as few as hold all, at most the last number
+# Of a lane that combines: more than it needs, so that the assembler does not save them by loads after other parts' sums.
+REGISTERS = 128
 
 
 def splits_of(p: AttentionProblem, t: AttentionConfig, multiprocessors: int) -> int:
@@ -138,6 +141,8 @@ def combine_kernel(
     parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
     arrays of each call show their number. With `gaps`, queries may see no key of some or all parts.
     """
+    if splits is not None and splits > AT_ONCE[-1]:
+        return combine_kernel(None, heads, dim, dtype, with_lse, layout, gaps)  # it has a loop
 
     lanes = kd.Layout.WG_STRIDED((LINES, dim), max(min(LINES * dim // 128, 8), 1))
     lines = lanes.reduce(1, keepdims=False)
@@ -147,7 +152,8 @@ def combine_kernel(
         unit, first = kd.program_id(0), kd.program_id(1) * LINES
         batch, head, rows = kd.div(unit, heads), kd.rem(unit, heads), kd.ds(first, LINES)
         count = splits or kd.div(parts.shape[1], heads)
-        begin = kd.astype(head * count, kd.int64)  # so that the addresses of parts follow by additions
+        # the parts of all batches lie one after another; with 64 bits the addresses of parts follow by additions
+        begin = kd.astype(unit, kd.int64) * count
         inside = kd.arange(LINES) < parts.shape[2] - first  # one mask for all loads, in place of their own
 
         def some(turn: Any, carry: Any, together: int) -> Any:
@@ -155,7 +161,7 @@ def combine_kernel(
             top, total, value = carry
             logs_of, values = list[Any](), list[Any]()
             for n in (turn * together + i for i in range(together)):
-                place = batch, begin + n, rows
+                place = 0, begin + n, rows
                 even = together == 2 if splits is None else splits % together == 0  # there are two parts or more
                 there = inside if even else inside & (n < count)
                 logs_of.append(kd.load(logs, place, layout=lines, mask=there, fill=-math.inf, bounds="promise"))
@@ -179,12 +185,13 @@ def combine_kernel(
             return kd.fori_loop(0, kd.cdiv(count, together), lambda turn, carry: some(turn, carry, together), none)
 
         if splits is None:
-            few = partial(kd.cond, count > 2, lambda: some(0, none, FEW_PARTS), lambda: some(0, none, 2))
-            top, total, value = kd.cond(count > FEW_PARTS, lambda: all_of(TOGETHER), few)
-        elif splits <= TOGETHER:
-            top, total, value = some(0, none, splits)
+            made = partial(some, 0, none, AT_ONCE[0])
+            for fewer, together in pairwise(AT_ONCE):
+                more = partial(all_of, together) if together == AT_ONCE[-1] else partial(some, 0, none, together)
+                made = partial(kd.cond, count > fewer, more, made)
+            top, total, value = made()
         else:
-            top, total, value = all_of(-(-splits // -(-splits // TOGETHER)))
+            top, total, value = some(0, none, splits)
         value = value * (1.0 / total)[:, None]
         if gaps:
             value = kd.where(total[:, None] == 0, 0.0, value)
@@ -203,7 +210,7 @@ def combine_kernel(
 
     sizes = dim_of("batch", TILES), dim_of("parts", TILES), dim_of("queries", LENGTHS[-1])
     shapes = {0: (*sizes, dim), 1: sizes} if splits is None else None
-    how = kd.CompilerParams(approx_math=True)
+    how = kd.CompilerParams(approx_math=True, max_registers=REGISTERS)
     made = kd.kernel(body, out_type=out_type, shapes=shapes, grid=grid, compiler_params=how, name="attention_combine")
     return identified(made, splits, heads, dim, dtype, with_lse, layout, gaps)
 

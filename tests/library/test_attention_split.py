@@ -375,6 +375,23 @@ def test_parts_of_every_dimension(dim: int, splits: int | None, interpret: Any, 
     np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5)
 
 
+def test_any_number_of_parts(rng: Any) -> None:
+    """One kernel combines them, and gives the bits of kernels for their number, which more than 16 parts share with it."""
+    heads, queries, dim, any_number = 2, 5, 16, combine_kernel(None, 2, 16, kd.float32, True, "bhsd", False)
+    for count in (2, 3, 5, 8, 9, 16, 17, 33):
+        parts = rng.standard_normal((2, heads * count, queries, dim)).astype(np.float32)
+        logs = rng.standard_normal((2, heads * count, queries)).astype(np.float32)
+        out, lse = any_number(parts, logs, interpret=True)
+        weights = np.exp(logs.astype(float)).reshape(2, heads, count, queries, 1)
+        expected = (weights * parts.reshape(2, heads, count, queries, dim)).sum(2) / weights.sum(2)
+        np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(lse, np.log(weights.sum(2))[..., 0], rtol=2e-5, atol=2e-5)
+        known = combine_kernel(count, heads, dim, kd.float32, True, "bhsd", False)
+        assert (known is any_number) == (count > 16)
+        assert known(parts, logs, interpret=True)[0].tobytes() == out.tobytes()
+    assert len(any_number.specialisations()) == 1
+
+
 @pytest.mark.parametrize("dim", [16, 40, 64, 80, 128, 200, 256])
 @pytest.mark.sampled(60, "machine code")
 def test_machine_code_of_the_combination(dim: int) -> None:
