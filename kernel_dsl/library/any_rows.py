@@ -26,7 +26,7 @@ VECTOR = 16  # bytes of one load along M
 # The time of a kernel that divides to find its tiles, for a size that has one tile or one wave, of that of a kernel that
 # knows this.
 UNKNOWN_TILES = 1.08
-SHORT = 21_000  # clocks: of products that take longer, kernels for all sizes have 0.97 of the speed of those for one
+SHORT = 30_000  # clocks: of products that take longer, kernels for all sizes have 0.97 of the speed of those for one
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
 # the fields of a problem that change with the batch
 BATCHES = ("batch", "a_batch", "b_batch", "a_scale_batch", "b_scale_batch")
