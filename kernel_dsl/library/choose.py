@@ -166,10 +166,9 @@ def scaled_tiles(problem: Problem) -> Sequence[tuple[int, int, int, bool]]:
 
 
 def _options(problem: Problem, blocks: int, plain: bool, reads: Reads = EVEN) -> list[MatmulConfig]:
-    """The possible configurations of the fast kernel, without hints for L2.
-
-    No side of the problem needs to be exchanged.
-    """
+    """The possible configurations of the fast kernel, without hints for L2."""
+    if needs_swap(problem):
+        return [changed(c, swapped=True) for c in _options(problem.swapped, blocks, plain, (reads[1], reads[0]))]
     room = ACCUMULATORS if plain and problem.plain else ACCUMULATORS_BESIDE_MORE
     room = ACCUMULATORS_BESIDE_MANY if problem.busy else room
     tiles = scaled_tiles(problem) if problem.scaled or problem.promoted else TILES
@@ -221,8 +220,6 @@ def choose(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVE
     """The configuration of the fast kernel with the best estimate. `plain`: products are stored without an epilogue.
     `reads`: as of `clocks`; `even`: it has no low tiles.
     """
-    if needs_swap(problem):
-        return changed(choose(problem.swapped, blocks, plain, (reads[1], reads[0]), even), swapped=True)
     options = [c for c in _options(problem, blocks, plain, reads) if not (even and c.low_tiles)]
     return _finished(problem, options[fastest(problem, options, blocks, reads)], blocks)
 
@@ -250,10 +247,6 @@ def space(problem: Problem, blocks: int, plain: bool = True, reads: Reads = EVEN
     Each configuration that `choose` compares also has variants: other bands of tiles in L2, and one more stage in place
     of the results' second buffer.
     """
-    if needs_swap(problem):
-        return [
-            (time, changed(c, swapped=True)) for time, c in space(problem.swapped, blocks, plain, (reads[1], reads[0]))
-        ]
     found: list[tuple[float, MatmulConfig]] = []
     for option in _options(problem, blocks, plain, reads):
         time, made = clocks(problem, option, blocks, reads), _finished(problem, option, blocks)

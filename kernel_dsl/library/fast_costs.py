@@ -11,6 +11,7 @@ from .fast_sizes import MOSTLY_STORED, in_pairs, is_mixed, stage_bytes
 from .fed_scales import feeds
 from .fed_scales import in_pairs as by_twos
 from .matmul_config import MatmulConfig
+from .operands import LINE
 from .problem import Problem
 from .promoted_product import RUN
 from .whole_lines import stores_lines, word_bytes
@@ -20,9 +21,9 @@ from .whole_lines import stores_lines, word_bytes
 MADS, L2_BYTES, SMEM_BYTES = 2048, 56, 64
 WIDENED = 10  # elements a clock of a left side that is widened in registers: 128 x 64 of them took 900 clocks
 WIDENED_PAIRS = 20  # the same for 4 bits, two at a time: 3.9 instructions for each element, not 6.8
-# extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product,
-# otherwise
-TURNED_BESIDE_WIDE, TURNED = 275, 500
+# extra clocks of a step if registers transpose a left side of 32 bits: beside another warpgroup's wide product, otherwise.
+# 4096^3 in tf32 takes 340 us so, and 354 with both sides along K
+TURNED_BESIDE_WIDE, TURNED = 60, 200
 # the factor of the time of an operand's loads if its rows are 16 bytes from a multiple of 32 apart, so that half of them begin
 # within a sector: 4.8 to 5.1 clocks for 128 bytes
 BROKEN = 2.0
@@ -42,11 +43,11 @@ Reads = tuple[float, float]  # such factors of a and b
 EVEN: Reads = (1.0, 1.0)
 LONELY = 0.6  # the part of that rate for a single warpgroup, because nothing hides its waits
 DRAM_BYTES = 2300  # bytes a clock of the whole GPU (4 of the 4.8 TB/s, at 1.75 GHz)
-# the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut
-# sectors of 32 bytes; for parts of sums, which stay in L2
-WRITTEN, RAGGED = 1.3, 2.1
+# the time of a byte of the result, divided by that of a byte of an operand: in general; if TMA stores rows that cut sectors of 32
+# bytes; for parts of sums, which stay in L2, it is 1
+WRITTEN, RAGGED = 1.1, 2.1
 # the same if lanes store whole lines of parts of rows of so many bytes, and what is added for parts of half as many
-LINE_PART, LINES, SHORTER = 1024, 1.4, 0.2
+LINE_PART, LINES, SHORTER = 1024, 1.0, 0.2
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 # clocks to fill a pipeline at the start of a block, and to drain it: of any kernel, of the fast one
 START, FAST_START = 1660, 2000
@@ -57,19 +58,20 @@ SINGLE = 1.25  # the factor of a step's time if consumers take turns and blocks 
 TOGETHER = 4000  # extra clocks until a cluster's blocks have started and met: 2 to 3 us of a product of 12 us
 SHOWS = 0.05  # the part of the lesser of two times that remains if two activities overlap
 EXPONENTIAL = 1 / 12  # clocks for each element in a sum of a softmax
-# clocks for each byte that lanes store, where TMA can't: of short parts of rows, with one warpgroup of them; of whole lines, by
-# the bytes of a word
-LANE_STORE, LANE_STORE_ALONE = 0.14, 0.07
-LINE_STORE = {1: 0.14, 2: 0.062, 4: 0.058, 8: 0.058}
+# clocks for each byte that lanes store, where TMA can't: of short parts of rows; of whole lines, by the bytes of a word
+LANE_STORE = 0.1
+LINE_STORE = {1: 0.14, 2: 0.062, 4: 0.06, 8: 0.058}
+PIECE = 4  # clocks more for each 128 bytes that TMA stores if rows begin within lines: 216 x 6856 x 56 took 8.1 us, by lanes 6.6
 LANE_TILE = 1300  # clocks more for each next tile of one warpgroup whose lanes store, if few steps hide its start
 # clocks more of the last tile if a consumer has 128 rows, and TMA stores rows that cut sectors: for up to WIDE columns, for more.
 # 1736 x 4888 x 568 TT took 31.2 us in 256 x 144, 26.3 in 192 x 192; 5464 x 1752 x 1528 TT 60.1 in 256 x 176, 52.4 in 256 x 160
-HIGH_STORE, HIGH_STORE_WIDE, WIDE = 3000, 5500, 160
+HIGH_STORE, HIGH_STORE_WIDE, WIDE = 1500, 3500, 160
 # columns, and the part that such a tile of half of them takes more, because it stores shorter pieces of rows
 WIDEST_TILE, PIECES = 256, 0.12
 # steps of a tile up to which turns take longer, and the factor; so they do where lanes store
-BRIEF, BRIEF_TURNS = 4, 1.1
-# the factor of turns where rows lie in two lines or begin within sectors: each consumer has its own loads
+BRIEF, BRIEF_TURNS = 4, 1.4
+# the factor of turns where rows of a side lie in two lines or begin within sectors, as each consumer has its own loads, or where
+# rows of the result do: 5288 x 2760 x 1384 TT with copied sides took 82 us in turns of 128 x 192, 71 in 256 x 160
 CUT_TURNS = 1.06
 CUT_ALONE = 1.08  # that of one consumer where rows of both sides begin within sectors: nothing hides its waits
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
@@ -106,6 +108,9 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     steps, lines = steps_of(p, t.tile_k), bool(p.lanes) and stores_lines(p, t)
     sides = (reads[1], reads[0]) if t.swapped else reads
     step, store = _step_clocks(p, t, sides), _store_clocks(p, t, steps, lines)
+    # TMA stores a tile beside the next one's products, unless there are few
+    pieces = 0.0 if p.lanes or p.softmax else _piece_clocks(problem, t, width)
+    store += pieces if steps <= MOSTLY_STORED else 0.0
     if t.ping_pong and waves == 1:
         step *= SINGLE
     # with turns, a consumer's stores overlap with the other's products, except the last; if lanes store, none overlap
@@ -118,7 +123,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     bytes_ = total_bytes(p, LINES + SHORTER * shorter if lines else RAGGED if ragged else WRITTEN)
     bytes_ += 0.0 if reads == EVEN else _cut_bytes(p, t, sides)
     bytes_ *= 1.0 if t.tile_m * t.cluster >= p.M or t.tile_n * t.cluster_n >= p.N else KEPT
-    work += TOGETHER if together > 1 else 0.0
+    work += (TOGETHER if together > 1 else 0.0) + (pieces if steps > MOSTLY_STORED else 0.0)
     if ragged and t.rows > 64 and t.tile_n in BETWEEN:
         work += HIGH_STORE if t.tile_n <= WIDE else HIGH_STORE_WIDE
     work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
@@ -130,7 +135,7 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     made *= UNEVEN if reads == EVEN and t.tile_n in BETWEEN and steps >= LONG and not p.scaled else 1.0
     made *= TALLER if t.consumers > 2 and not p.scaled and not p.promoted else 1.0
     made *= BRIEF_TURNS if t.ping_pong and (steps <= BRIEF or p.lanes) else 1.0
-    return made * (CUT_TURNS if t.ping_pong and reads != EVEN else 1.0)
+    return made * (CUT_TURNS if t.ping_pong and (ragged or reads != EVEN) else 1.0)
 
 
 def _cut_bytes(p: Problem, t: MatmulConfig, reads: Reads) -> float:
@@ -199,13 +204,23 @@ def _step_clocks(p: Problem, t: MatmulConfig, reads: Reads) -> float:
 
 def _store_clocks(p: Problem, t: MatmulConfig, steps: int, lines: bool) -> float:
     """An estimate for a tile beside its `steps`: its store, and what waits. `lines`: lanes store whole lines."""
-    by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE if t.consumers > 1 else LANE_STORE_ALONE
+    by_lanes = LINE_STORE[word_bytes(p)] if lines else LANE_STORE
     each = 0.0 if p.softmax and not p.exponentials else p.out_dtype.itemsize * (by_lanes if p.lanes else 1 / 64)
     each += EXPONENTIAL if p.softmax else 0.0
     store = t.tile_m * t.tile_n * each * (3 if p.keeps else 1) + EDGE + (EDGE_ALONE if steps <= MOSTLY_STORED else 0)
     if t.tile_n in BETWEEN and not p.scaled:
         store += t.tile_n // t.epilogue_n * CHUNK
     return store
+
+
+def _piece_clocks(problem: Problem, t: MatmulConfig, width: int) -> float:
+    """Clocks more of a tile of `width` columns that TMA stores, where the rows of the result begin within lines."""
+    item = problem.out_dtype.itemsize
+    if problem.N * item % LINE == 0:
+        return 0.0
+    rows, columns = (width, t.tile_m) if t.swapped else (t.tile_m, width)
+    rows, columns = min(rows, problem.M), min(columns, problem.N)
+    return rows * columns * item / LINE * PIECE
 
 
 def _low_work(p: Problem, t: MatmulConfig, blocks: int, reads: Reads) -> float:
@@ -243,7 +258,7 @@ def least_clocks(p: Problem, blocks: int) -> float:
     """A lower bound of the clocks of any kernel of tensor cores, with any number of parts of K."""
     rate = MADS * 2 / max(p.dtype.itemsize, p.b_dtype.itemsize) * (SPARSE if p.sparse else 1)
     products = prod(p.batch) * p.M * p.N * (3 * p.depth if p.thrice else p.K) / rate / blocks
-    return max(products, total_bytes(p) / DRAM_BYTES) + START
+    return max(products, total_bytes(p, LINES) / DRAM_BYTES) + START
 
 
 def total_bytes(p: Problem, written: float = WRITTEN) -> float:

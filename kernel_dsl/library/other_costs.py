@@ -23,7 +23,9 @@ from .vector_product import LANES, VectorConfig
 from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
-LAUNCH = 2800  # clocks from the end of one kernel to full speed of the next
+LAUNCH = (
+    2300  # clocks from the end of one kernel to full speed of the next; 2800 before a random walk of 1,300 products
+)
 # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends. Where 800 chose tiles, 17
 # shallow products of bytes took 0.79 to 1.0 of their time with the fast kernel: 2583 x 7200 x 3 TN 28.1 us and 35.5
 AFTER_PACKING = 2600
@@ -46,14 +48,14 @@ SLIVER_TF32 = 0.6  # the part of that for tiles of 16 rows or columns of 4-byte 
 MMA_F64 = 115  # multiply-adds of float64 a clock
 # clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages, by bytes that a lane copies at once
 STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
-REFILLED = 820  # more of these if stages are filled again: loads to registers wait for GMEM in each step
+REFILLED = 1600  # more of these if stages are filled again: loads to registers wait for GMEM in each step
 # pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
 COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
 # the part of copies by bytes that stores don't hide in a single step: s8 22788 x 12313 x 27 took 507 us
 HIDDEN_COPIES = 0.55
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
-STORED_SECTORS, STORED_LINES, STORED, TILE = 0.05, 0.076, 0.13, 250
+STORED_SECTORS, STORED_LINES, STORED, TILE = 0.053, 0.076, 0.13, 250
 STORED_LINES_SMALL = 0.063  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 # where rows begin within sectors: of tiles of at most 64 x 64, 64 x 128 and more; and the factor for words of 2 bytes
 STORED_WHOLE, STORED_WHOLE_HALVES = (0.05, 0.045, 0.062), 1.2
@@ -196,7 +198,9 @@ def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     # a block starts where another ends, before the others of its wave do
     alone = max(tiles / (blocks * at_once), 1.0) * (steps * step + start + adding)
     together = -(-tiles // blocks) * (steps * max(pieces / LANES_LOAD, t.count * numbers / LANES) + adding)
-    return overlapped(max(alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
+    made = overlapped(max(alone, together), total_bytes(p) * VECTOR_SHARE / DRAM_BYTES)
+    run = lanes * item  # neighbouring bytes that a warp reads; where lanes share rows, these may be a part of a sector
+    return made + (total_bytes(p) * SECTOR / run / L2_TOTAL if t.share > 1 and run < SECTOR else 0.0)
 
 
 def lane_options(p: Problem) -> list[LaneConfig]:

@@ -33,6 +33,7 @@ from .problem import Problem
 from .sparse import SparseMatrix
 from .tile_product import tile_kernel
 from .vector_product import MOST, vector_kernel, vector_options
+from .whole_lines import stores_lines
 
 Packings = tuple[Packing | None, Packing | None]
 SHALLOW = 256  # for up to these bytes of K, storing the result may take most of the time
@@ -275,9 +276,8 @@ def _times(q: Problem, clocks: float, parts: int) -> float:
 def _fast(
     p: Problem, a: Operand, b: Operand, how: Family, config: MatmulConfig | None, blocks: int, best: _Best | None
 ) -> Iterator[tuple[float, Route]]:
-    for found, reads in islice(
-        whole_packings(fast_packings(a, b, how, p.sparse), a, b), 1 if config is not None or p.softmax else None
-    ):
+    packed = whole_packings(fast_packings(a, b, how, p.sparse), a, b, p.gate is None)
+    for found, reads in islice(packed, 1 if config is not None or p.softmax else None):
         yield from _fast_as(p, a, b, found, reads, config, blocks, best)
 
 
@@ -286,12 +286,25 @@ def is_broken(o: Operand) -> bool:
     return o.pitch < SECTOR
 
 
-def whole_packings(found: Packings, a: Operand, b: Operand) -> Iterator[tuple[Packings, costs.Reads]]:
-    """(packings, the factors of the time of loads): those of `fast_packings`, and with copies of operands that are broken."""
+def is_turned(o: Operand) -> bool:
+    """Whether registers transpose an operand of the fast kernel: wgmma reads 32 bits along K only."""
+    return o.dtype.itemsize == 4 and not o.along_k
+
+
+def whole_packings(
+    found: Packings, a: Operand, b: Operand, along_k: bool = False
+) -> Iterator[tuple[Packings, costs.Reads]]:
+    """(packings, the factors of the time of loads): those of `fast_packings`, and with copies of operands that are broken; with
+    `along_k` of those of 32 bits across K, too, which registers would transpose in each step.
+    """
     sides = (a, b)
-    slow = [pack is None and is_broken(o) for pack, o in zip(found, sides, strict=True)]
+    turned = [along_k and is_turned(o) for o in sides]
+    slow = [pack is None and (t or is_broken(o)) for pack, t, o in zip(found, turned, sides, strict=True)]
     for copied in product(*((False, True) if s else (False,) for s in slow)):
-        left, right = (packing(o, o.dtype, o.along_k) if c else x for c, x, o in zip(copied, found, sides, strict=True))
+        left, right = (
+            packing(o, o.dtype, o.along_k or t) if c else x
+            for c, x, t, o in zip(copied, found, turned, sides, strict=True)
+        )
         reads = [reads_of(o) if x is None else 1.0 for x, o in zip((left, right), sides, strict=True)]
         yield (left, right), (reads[0], reads[1])
 
@@ -333,11 +346,12 @@ def _fast_as(
                 time = costs.clocks(cut, t, blocks, reads)
             yield before + _times(q, time, parts), Route("fast", cut, t, found, whole, reads=reads)
     item = q.out_dtype.itemsize
-    if config is None and q.plain and not q.lanes and q.N * item % SECTOR and steps_of(q, depth) <= MOSTLY_STORED:
-        # TMA stores rows that cut sectors more slowly: 9000 x 9000 x 64 took 72 us, by lanes 50, but with K of 256 82 and 92
-        by_lanes = changed(q, lanes=UNIT // item)
+    if config is None and q.plain and not q.lanes and q.N * item % LINE and steps_of(q, depth) <= MOSTLY_STORED:
+        # TMA stores rows that begin within lines more slowly: 9000 x 9000 x 64 took 72 us, by lanes 50; with K of 256 82 and 92
+        by_lanes, cut = changed(q, lanes=UNIT // item), q.N * item % SECTOR
         for time, t in picked(by_lanes, True):
-            yield before + time, Route("fast", by_lanes, t, found, reads=reads)
+            if cut or stores_lines(by_lanes, t):
+                yield before + time, Route("fast", by_lanes, t, found, reads=reads)
 
 
 def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> Packings:
@@ -353,7 +367,7 @@ def fast_packings(a: Operand, b: Operand, how: Family, sparse: bool = False) -> 
         found.append(packing(o, to, along, how.thrice) if needed else None)
     if sparse and found[1] is None and how.b.itemsize == 4 and not b.along_k:
         found[1] = packing(b, how.b, True)
-    across = [pack is None and o.dtype.itemsize == 4 and not o.along_k for pack, o in zip(found, (a, b), strict=True)]
+    across = [pack is None and is_turned(o) for pack, o in zip(found, (a, b), strict=True)]
     if all(across):
         side = 0 if a.bytes <= b.bytes else 1
         found[side] = packing((a, b)[side], how.a, True)

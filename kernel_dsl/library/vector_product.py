@@ -153,8 +153,10 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
     room = ROOM // p.wide.itemsize // count  # numbers along K that a lane may hold of each vector, and half of its sums
     if along_k:
         each = min(max(vector, 4), _power(room))
+        if not is_open(p.K):  # a step of more than all of K would load nothing
+            each = min(each, max(vector, _power(2 * -(-p.K // LANES) - 1)))
         vector = min(vector, each)
-        kinds = [(rows, LANES * each) for rows in (4, 1) if rows * each <= 4 * HELD]
+        kinds = [(rows, LANES * each) for rows in (max(HELD // each, 4), 1) if rows * each <= 4 * HELD]
     else:
         vector = min(vector, _power(2 * room))
         most = next(runs for runs in (4, 2, 1) if runs == 1 or vector * runs <= min(2 * room, HELD // 2))
@@ -164,10 +166,14 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
             if runs == most or vector * deep > HELD // 2:
                 kinds.append((WARP * vector * runs, WARPS * deep))
     kinds = [(*kind, 1) for kind in kinds[:-1] if kind[0] <= extent] + [(*kind, 1) for kind in kinds[-1:]]
-    if not along_k and vector == 1 and count <= SHARED_COUNT and not is_open(p.K):
+    shares = not along_k and (vector == 1 or extent < WARP) and count <= SHARED_COUNT and not is_open(p.K)
+    if shares:
         kinds += [(WARP // share, _shared_depth(p, share), share) for share in SHARES if WARP // share <= extent]
     sizes = [((rows, count) if of_a else (count, rows), depth, share) for rows, depth, share in kinds]
-    return [VectorConfig(*outer, depth, along_k, vector, of_a, share=share) for outer, depth, share in sizes]
+    return [
+        VectorConfig(*outer, depth, along_k, vector if share == 1 else 1, of_a, share=share)
+        for outer, depth, share in sizes
+    ]
 
 
 def _shared_depth(p: Problem, share: int) -> int:

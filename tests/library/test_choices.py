@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import choose
+from kernel_dsl.library import choose, fast_costs
 from kernel_dsl.library.problem import EpilogueStep, Problem
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
@@ -59,6 +59,27 @@ def test_each_problem_has_a_configuration(kind: Any) -> None:
             for M, N, K in SHAPES:
                 t = choose.choose(replace(p, M=M, N=N, K=K), 132, p.plain)
                 assert t.stages >= 2 and (t.swapped or choose.gates(p, t)), (p, t)
+
+
+@pytest.mark.parametrize(
+    "kind", [(bf16, bf16, False), (f32, f32, True), (s8, bf16, False), (bf16, s8, False), (s8, s8, True)], ids=str
+)
+def test_the_choice_has_the_best_estimate(kind: Any) -> None:
+    """Also where only the transposed product is possible, whose tiles lie otherwise, and whose lanes store no whole lines."""
+    a, b, wide = kind
+    for shape, lanes, reads in product(
+        ((16, 4000, 8192), (1444, 29772, 52), (800, 208, 608)), (0, 1, 4), ((1.0, 1.0), (2.0, 1.0), (1.0, 1.3))
+    ):
+        for ta, tb in product((False, True), repeat=2):
+            p = Problem(*shape, a, b, f32 if wide else bf16, a_transposed=ta, b_transposed=tb, lanes=lanes)
+            if (a == s8 and ta) or (b == s8 and not tb) or (a == f32 and ta and not tb):
+                continue  # is packed before
+            found = choose.space(p, 132, True, reads)
+            times = [fast_costs.clocks(p, t, 132, reads) for _, t in found]
+            best = fast_costs.clocks(p, choose.choose(p, 132, True, reads), 132, reads)
+            assert best == min(times), (p, reads)
+            for (estimate, t), time in zip(found, times, strict=True):
+                assert time <= estimate <= time * choose.VARIED**4, (p, t)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((9000, 9000, 40), bf16), ((12016, 25360, 16), e4m3)], ids=str)

@@ -29,7 +29,7 @@ from .routed import routed
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 
-bf16, s8 = kd.bfloat16, kd.int8
+bf16, f32, s8 = kd.bfloat16, kd.float32, kd.int8
 
 
 @pytest.mark.parametrize(("columns", "pitch"), [(24, 16), (40, 16), (48, 32), (32, 64), (64, 128), (1000, 16)])
@@ -117,6 +117,26 @@ def test_copies_are_right(interpret: Any, rng: Any) -> None:
     copied = next(x for _, x in sorted(found, key=lambda pair: pair[0]) if x.kernel == "fast" and all(x.packings))
     made = plan_by(r, copied, 132).run(a, [b], [], None, None, interpret)
     assert relative(made, a.astype(np.float64) @ b.astype(np.float64)) < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
+def test_copies_along_k_are_right(layout: str, interpret: Any, rng: Any) -> None:
+    """wgmma reads 32 bits along K only: a copy along K spares registers the transposition of each step."""
+    M, N, K = 68, 36, 100
+    a, b = (
+        random(rng, (K, M) if layout[0] == "T" else (M, K), f32),
+        random(rng, (N, K) if layout[1] == "T" else (K, N), f32),
+    )
+    a, b = a.T if layout[0] == "T" else a, b.T if layout[1] == "T" else b
+    r = request(a, b, MatmulOptions(precision="tf32"), None)
+    found = routes(r.problem, r.left, r.right, r.family, target_named("sm_90a"))
+    across = not r.left.along_k, not r.right.along_k
+    copied = [x for _, x in found if x.kernel == "fast" and not (x.problem.a_transposed or not x.problem.b_transposed)]
+    assert copied and all(
+        p is not None and p.turned for x in copied for p, turned in zip(x.packings, across, strict=True) if turned
+    )
+    made = plan_by(r, copied[0], 132).run(a, [b], [], None, None, interpret)
+    assert relative(made, a.astype(np.float64) @ b.astype(np.float64)) < 2e-3
 
 
 def test_of_groups(monkeypatch: pytest.MonkeyPatch, interpret: Any, rng: Any) -> None:
