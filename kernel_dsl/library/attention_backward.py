@@ -36,6 +36,7 @@ from .attention_backward_order import (
     padded,
     staying_config,
     step_counts,
+    summing,
     together_of,
 )
 from .attention_backward_plans import GeneralGradients, ScoredGradients, number_structs
@@ -386,7 +387,7 @@ def end_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, mult
     """The end of the last block, in steps, plus the cost of summing several parts, in steps."""
     lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
     heads = p.batch * p.kv_heads
-    return makespan(lengths, heads, heads, multiprocessors) + (2 * config.splits if config.splits > 1 else 0)
+    return makespan(lengths, heads, heads, multiprocessors) + summing(config.splits, p, p.dim)
 
 
 attention_backward: AttentionBackward = AttentionBackward()

@@ -27,6 +27,10 @@ STAYS = 4  # the most steps of a block that takes several keys: with more, loads
 SPREAD = 128  # steps over which blocks that run together begin
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
 CROWDED = 4
+SOON = 2048  # keys of a head whose causal blocks begin soon after one another
+# what a launch takes longer if twice as many blocks alternate as run at a time: those of a head then share nothing in L2
+CROWDING = 0.05
+PARTS, PART = 1.0, 0.2  # the time to sum parts, in steps: of their kernel's launch, and of each million bytes
 LINE = 128  # elements of the sum's last axis, an arbitrary number
 
 
@@ -91,13 +95,14 @@ def has_tail(steps: int) -> bool:
 
 
 def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bool = False) -> bool:
-    """Whether the first block that has the gradient of a step's queries stores it: where each query head has a key head, and
-    elsewhere, or beyond a head dimension of 128 (`wide`), with few keys, so that few blocks add to a sum at a time.
+    """Whether the first block that has the gradient of a step's queries stores it: where each query head has a key head or
+    the mask is causal and keys are not many, and elsewhere, or beyond a head dimension of 128 (`wide`), with few keys, so
+    that few blocks add to a sum at a time.
 
     If all blocks of a head have one step, the same, they would wait for one another.
     """
     few = p.keys <= FEW_KEYS and not causal
-    some = few or (p.heads == p.kv_heads and not wide)
+    some = few or ((p.heads == p.kv_heads or (causal and p.keys <= SOON)) and not wide)
     return some and (p.queries > config.block_q or (p.keys <= KEYS and not wide))
 
 
@@ -105,7 +110,7 @@ def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int,
     """The steps of each block of a head, with `keys` keys a block, plus steps for a block's `fixed` cost."""
     steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
     each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
-    return [n * (p.heads // p.kv_heads) // config.splits + fixed for n in each]
+    return [kd.cdiv(n * (p.heads // p.kv_heads), config.splits) + fixed for n in each]
 
 
 def narrow_config(p: AttentionProblem) -> AttentionBackwardConfig:
@@ -180,8 +185,19 @@ def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
     """
     enough = max(1, 8 * machines // len(lengths))  # larger groups do not shorten the end
     choices = [n for n in range(1, min(heads, enough) + 1) if heads % n == 0]
-    ends = [makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) for n in choices]
+
+    def end_of(n: int) -> float:
+        crowd = n * len(lengths) / machines - 1
+        return makespan(lengths, min(heads, 8 * enough) // n * n, n, machines) * (1 + CROWDING * max(crowd, 0))
+
+    ends = [end_of(n) for n in choices]
     return next(n for n, end in zip(choices, ends, strict=True) if end <= 1.01 * min(ends))
+
+
+def summing(splits: int, p: Any, v_dim: int) -> float:
+    """The time to sum the parts of the gradients of keys and values, in steps, if so many blocks share these."""
+    parts = 4 * splits * p.batch * p.kv_heads * p.keys * (p.dim + v_dim)
+    return PARTS + PART * parts / 1e6 if splits > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .attention_backward_order import (
     narrow_config,
     of_steps,
     staying_config,
+    summing,
 )
 from .attention_backward_scored_sizes import (
     first_step,
@@ -43,7 +44,7 @@ from .attention_sizes import LOG2E, AttentionProblem
 
 SPLITS = 1, 2, 4, 8
 STEP = 64  # queries of a step, for estimates
-FIXED, SUMS = 2, 3  # the cost of a block, and of each part that is summed, in steps
+FIXED = 2  # the cost of a block, in steps
 FREE = 200  # registers for accumulators and left operands
 
 
@@ -141,16 +142,16 @@ def like_plain(p: ScoredProblem) -> AttentionProblem:
 def _splits(p: ScoredProblem, blocks: int, multiprocessors: int) -> int:
     """How many blocks share the steps of the same keys, where these are fewer `blocks` than multiprocessors.
 
-    With few steps, the sums of parts take longer than idle multiprocessors do.
+    With few steps of many keys, the sums of parts take longer than idle multiprocessors do.
     """
     counts = query_steps(p, STEP)
     most = next((n for n in SPLITS if blocks * n >= multiprocessors), SPLITS[-1])
 
-    def end_of(splits: int) -> int:
+    def end_of(splits: int) -> float:
         """The end of the last block, in steps, plus the cost of summing several parts."""
         lengths = [-(-n // splits) + FIXED for n in counts for _ in range(splits)]
         heads = p.batch * p.kv_heads
-        return makespan(lengths, heads, heads, multiprocessors) + (SUMS * splits if splits > 1 else 0)
+        return makespan(lengths, heads, heads, multiprocessors) + summing(splits, p, p.v_dim)
 
     return min((n for n in SPLITS if n <= most), key=end_of)
 

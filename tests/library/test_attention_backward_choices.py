@@ -33,7 +33,8 @@ def test_blocks_before_the_gradients_have_many_rows(dim: int, block_q: int) -> N
 
 @pytest.mark.parametrize(("case", "splits"), [
     ((1, 16, 16, 16384, 128, True), 1), ((4, 16, 16, 4096, 128, False), 1), ((1, 64, 8, 8192, 128, False), 1),
-    ((1, 32, 1, 2048, 128, False), 8), ((1, 8, 8, 512, 64, False), 1), ((1, 1, 1, 128, 128, False), 1),
+    ((1, 32, 1, 2048, 128, False), 8), ((1, 8, 8, 512, 64, False), 2), ((1, 1, 1, 128, 128, False), 1),
+    ((2, 8, 1, 197, 128, True), 12), ((1, 8, 1, 256, 128, True), 16), ((32, 1, 1, 256, 128, False), 1),
 ], ids=str)  # fmt: skip
 def test_splits(case: Any, splits: int) -> None:
     """Few key heads are shared by blocks; where there are blocks enough, they are not."""
@@ -103,13 +104,16 @@ def test_heads_of_many_short_blocks_alternate() -> None:
     (192, 300, 128, {}, True), (256, 300, 256, {}, True), (160, 300, 100, {}, True), (192, 300, 257, {}, False),
     (64, 300, 256, {}, True), (80, 300, 200, {}, True), (128, 300, 200, {}, True), (128, 300, 257, {}, False),
     (192, 64, 128, {}, False), (128, 64, 200, {}, False), (192, 300, 128, {"deterministic": True}, False),
-    (192, 300, 128, {"causal": True}, False), (128, 300, 200, {"causal": True}, False),
+    (192, 300, 128, {"causal": True}, False), (128, 300, 200, {"causal": True}, True),
+    (128, 2100, 2100, {"causal": True}, False), (96, 300, 1000, {"causal": True}, True),
 ], ids=str)  # fmt: skip
 @pytest.mark.sampled(5)
 def test_the_first_of_few_blocks_stores(
     dim: int, queries: int, keys: int, options: dict[str, Any], first: bool
 ) -> None:
-    """With few keys that is so whatever the dimension, and the number of query heads of a key head."""
+    """With few keys that is so whatever the dimension, and the number of query heads of a key head; beside a causal mask with
+    more keys, too.
+    """
     q, k = kd.ShapeDtypeStruct((1, 2, queries, dim), kd.bfloat16), kd.ShapeDtypeStruct((1, 1, keys, dim), kd.bfloat16)
     lse = kd.ShapeDtypeStruct((1, 2, queries), kd.float32)
     main = attention_backward.lower(q, q, k, k, q, lse, target="sm_90a", **options)[1]
