@@ -82,6 +82,7 @@ FEW = [
       for b, h, g, n, d, causal in ((32, 16, 4, 1000, 128, True), (32, 8, 4, 1024, 128, True), (8, 16, 2, 2048, 128, True),
                                     (2, 8, 1, 197, 128, True), (4, 16, 4, 197, 64, False), (8, 1, 1, 256, 80, False),
                                     (1, 8, 4, 197, 256, True), (1, 16, 2, 1024, 64, True), (4, 8, 1, 400, 128, False))),
+    Work(2, 32, 4, 4096, 4096, 128, True, True, deterministic=True),
     *(Work(4, 32, 4, 8192, k, d, False, True) for d in (64, 80, 128, 192, 256) for k in (64, 128, 256)),
 ]  # fmt: skip
 

@@ -156,7 +156,9 @@ class Walk(WalkKeys):
         last = self.last_step(block)
         begin, end, by = (last, block.first, -1) if self.t.in_turn else (block.first, last, 1)
         head, index = block.kv_head * self.group, begin
-        if self.splitting or self.tailed:
+        if self.by_queries:
+            head, index = head + kd.rem(block.start, self.group), index - kd.div(block.start, self.group)
+        elif self.splitting or self.tailed:
             each = kd.maximum(last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
         start: Any = begin
@@ -170,12 +172,22 @@ class Walk(WalkKeys):
             slot, dout_slot, head, index, *own = carry
             made = body(self.step_at(block, index, (self.numbered(block, number), slot, dout_slot, head)), *own)
             over, slots = index == end, self.following_slots(slot, dout_slot)
+            if self.by_queries:
+                first, over = block.kv_head * self.group, head == (block.kv_head + 1) * self.group - 1
+                return *slots, kd.where(over, first, head + 1), kd.where(over, index - 1, index), *(made or ())
             if self.spreads:
                 index = kd.where(over, begin, index + by)
                 return *slots, kd.where(index == start, head + 1, head), index, *(made or ())
             return *slots, kd.where(over, head + 1, head), kd.where(over, begin, index + by), *(made or ())
 
         return tuple(after[4:])
+
+    @property
+    def by_queries(self) -> bool:
+        """Whether blocks take a step of all heads of a group before the next step. Causal blocks that add in turn do so: those
+        of few steps would wait at each head for those of many.
+        """
+        return self.t.in_turn and self.p.causal and self.group > 1
 
     def last_step(self, block: Any) -> Any:
         """The number of the last step that a block has of a head."""

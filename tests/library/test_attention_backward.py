@@ -208,6 +208,16 @@ def test_deterministic(dim: int, rng: Any) -> None:
 
 @pytest.mark.tma
 @pytest.mark.wgmma
+def test_causal_gradients_of_grouped_heads_in_turn() -> None:
+    """Right, and the same bits under each schedule."""
+    shape = 1, 4, 2, 150, 300, 64, True
+    ways = [kd.InterpretParams(schedule=x) for x in ("eager", "late", "random")]
+    made = [check(np.random.default_rng(7), shape, bf16, way, deterministic=True) for way in ways]
+    assert len({b"".join(np.asarray(x).tobytes() for x in grads) for grads in made}) == 1
+
+
+@pytest.mark.tma
+@pytest.mark.wgmma
 def test_after_the_forward(interpret: Any, rng: Any) -> None:
     """What the forward returns is what the backward takes; strided inputs, a scale, and queries that no key is seen by."""
     q, dout = (random(rng, (1, 100, 2, 64), bf16).transpose(0, 2, 1, 3) for _ in range(2))
@@ -528,3 +538,18 @@ def test_blocks_begin_at_different_queries(splits: int) -> None:
         assert found.tolist() == [head * 100 + int(i) for head in (2 * kv_head, 2 * kv_head + 1) for i in turned]
     in_turn = walked(p, Config(80, in_turn=True))
     assert (in_turn[:, 0] % 100 == steps - 1).all()  # all add to the last queries first
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_causal_blocks_in_turn_do_not_wait_at_each_head(splits: int) -> None:
+    """They take a step of all heads of a group before the next one, from the last queries on: blocks of few steps end early."""
+    group, blocks, steps = 3, 3, 6
+    p = AttentionProblem(1, 2 * group, 2, 64 * steps, 128 * blocks, 128, bf16, True, 0.1, False)
+    orders = walked(p, Config(64, in_turn=True, splits=splits))
+    found = sorted(tuple(row[row >= 0].tolist()) for row in orders)
+    wanted: list[tuple[int, ...]] = []
+    for n, kv_head in np.ndindex(blocks, 2):
+        heads = range(group * kv_head, group * (kv_head + 1))
+        whole = tuple(head * 100 + step for step in range(steps - 1, 2 * n - 1, -1) for head in heads)
+        wanted += [part for part in (whole[: len(whole) // splits], whole[len(whole) // splits :]) if part]
+    assert found == sorted(wanted)
