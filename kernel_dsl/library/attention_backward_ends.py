@@ -16,6 +16,7 @@ from .part_sums import loads_first, sum_of_parts
 
 ELEMENTS = 4096  # of a block
 TOGETHER = 4  # parts that are loaded together, where each call gives their number
+AT_ONCE = 6  # the same at the most, where their number is known: eight and more spilled
 SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the other, so small blocks hide more of it
 
 
@@ -144,4 +145,5 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
 
 def sum_of_splits(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
     """The sum over splits at one place, in order. With `splits` None the launch gives their number."""
-    return sum_of_parts(lambda number: parts[(number, *here)], splits or parts.shape[0], splits or TOGETHER)
+    together = min(splits or TOGETHER, AT_ONCE)
+    return sum_of_parts(lambda number: parts[(number, *here)], splits or parts.shape[0], together)

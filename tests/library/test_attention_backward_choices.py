@@ -10,9 +10,10 @@ import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention_backward
 from kernel_dsl.library.attention import FAST
 from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_ends import stats_kernel
+from kernel_dsl.library.attention_backward_ends import stats_kernel, sum_kernel
 from kernel_dsl.library.attention_backward_order import alternating, shared_at_end
 from kernel_dsl.library.attention_backward_scored import scored_backward_config
+from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_options import AttentionOptions, problem_of
 from kernel_dsl.library.attention_sizes import AttentionProblem
 
@@ -39,6 +40,16 @@ def test_blocks_before_the_gradients_have_many_rows(dim: int, block_q: int) -> N
 def test_splits(case: Any, splits: int) -> None:
     """Few key heads are shared by blocks; where there are blocks enough, they are not."""
     assert default_config(problem(*case), 132).splits == splits
+
+
+@pytest.mark.parametrize("splits", [2, 6, 8, 12, 16])
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
+def test_sums_of_parts_do_not_spill(dim: int, splits: int) -> None:
+    """Also of as many parts as few keys may have."""
+    p = problem(1, 16, 1, 300, dim, True)
+    parts = kd.ShapeDtypeStruct((splits, 1, 1, 300, dim), kd.float32)
+    for kernel in (sum_kernel(p, splits), sum_kernel(opened(p), splits)):
+        assert kernel.lower(parts, parts, target="sm_90a").compile().resources.spills == 0
 
 
 @pytest.mark.parametrize(("units", "shared"), [(2048, 68), (4096, 4), (512, 0), (1980, 0), (2072, 0)])
