@@ -124,6 +124,24 @@ def test_wgmma_transposed_negated(schedule):
         assert abs(accumulators(out, 64, "f32") - exact).max() < 1e-4
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("word", ["wgmma.wait_group.sync.aligned 0", "wgmma.commit_group.sync.aligned"])
+def test_a_warpgroup_waits_for_a_lane_that_comes_later(schedule, word):
+    """The other warps of the group are there, and nothing lets them go on but this lane."""
+    text = kernel(
+        ".param .u64 out",
+        f""" .reg .pred p<2>; .reg .b32 r<4>; .reg .b64 d<4>;
+ mov.u32 r1, %tid.x; mov.u32 r2, 1; mov.u32 r3, 0;
+ROUND: {word}; add.u32 r3, r3, 1; setp.eq.u32 p1, r3, 2; @p1 bra END; setp.ne.u32 p1, r1, 37; @p1 bra ROUND;
+ mov.u32 r2, 2; bra ROUND;
+END: ld.param.u64 d1, [out]; mul.wide.u32 d2, r1, 4; add.s64 d3, d1, d2; st.global.u32 [d3], r2; ret;
+""",
+    )
+    out = np.zeros(128, np.uint32)
+    launch(text, "k", [out], block=128, schedule=schedule, step_budget=10_000)
+    np.testing.assert_array_equal(out, np.where(np.arange(128) == 37, 2, 1))
+
+
 def test_wgmma_with_a_in_registers():
     """Each lane packs its part of A (64 x 16) from global memory."""
     rng = np.random.default_rng(6)

@@ -256,17 +256,16 @@ def build_setmaxnreg(k: Compiler, ins: Instruction) -> Op:
 
 def warpgroups_together(c: Group) -> bool:
     """Return whether whole warpgroups are here; park the warps of incomplete ones."""
-    if not together(c, None):
-        return False
     unit = c.batch.wgmma
     keys = unit.keys(c.rows)
-    whole = np.bincount(keys, minlength=len(unit.committed))[keys] == 4
+    whole = np.ones(c.n, np.bool_) if c.mask is None else ~np.any(c.batch.live[c.select] & ~c.mask, axis=1)
+    whole &= np.bincount(keys[whole], minlength=len(unit.committed))[keys] == 4
     if whole.all():
         return True
+    # Parked apart, warps that lack lanes and those that lack warps would wake each other before any other lane came.
     c.batch.park(c.subset(c.pc, ~whole))
     if whole.any():
-        rest = c.subset(c.pc, whole)
-        c.batch.again(rest)
+        c.batch.again(c.subset(c.pc, whole))
     return False
 
 
@@ -283,10 +282,10 @@ def build_wgmma(k: Compiler, ins: Instruction) -> Op:
         raise k.error(f"waits until {keep} groups are left: a number from 0 on is wanted")
 
     def run(c: Group) -> bool:
-        if not together(c, None):
-            return False
         unit = c.batch.wgmma
         if words[0] == "fence":
+            if not together(c, None):
+                return False
             unit.fence(c)
             return True
         if not warpgroups_together(c):
