@@ -23,9 +23,7 @@ from .vector_product import LANES, VectorConfig
 from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
-LAUNCH = (
-    2300  # clocks from the end of one kernel to full speed of the next; 2800 before a random walk of 1,300 products
-)
+LAUNCH = 2300  # clocks from the end of one kernel to full speed of the next
 # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends. Where 800 chose tiles, 17
 # shallow products of bytes took 0.79 to 1.0 of their time with the fast kernel: 2583 x 7200 x 3 TN 28.1 us and 35.5
 AFTER_PACKING = 2600
