@@ -202,11 +202,12 @@ class Kernel:
         tree = prepared.kernel.output_tree
         flat = type(tree) is tuple and tree == tuple(range(len(tree)))  # a tuple of arrays
         structure = first if tree == 0 else tuple if flat else functools.partial(unflatten, tree)
-        fixed = (
-            [(i, x) for i, x in enumerate(args) if any(x is s for s in prepared.scalars)] if prepared.by_value else []
-        )
-        if not prepared.by_value or len(fixed) == len(prepared.scalars):  # scalars in structures stay on the slow path
-            self._fast.learn(args, out, prepared.loaded, structure, fixed)
+        fixed: list[tuple[int, Any]] = []
+        if prepared.by_value:
+            fixed = [(i, x) for i, x in enumerate(args) if any(x is s for s in prepared.scalars)]
+            if len(fixed) < len(prepared.scalars):  # scalars in structures stay on the slow path
+                return
+        self._fast.learn(args, out, prepared.loaded, structure, fixed)
 
     def _prepare(self, args: tuple[Any, ...], out: Any, interpret: Any) -> PreparedCall:
         """Do everything before the launch: describe the arguments, compile and load the kernel."""

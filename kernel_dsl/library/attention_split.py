@@ -162,7 +162,7 @@ def combine_kernel(
             logs_of, values = list[Any](), list[Any]()
             for n in (turn * together + i for i in range(together)):
                 place = 0, begin + n, rows
-                even = together == 2 if splits is None else splits % together == 0  # there are two parts or more
+                even = splits is not None or together == 2  # there are two parts or more
                 there = inside if even else inside & (n < count)
                 logs_of.append(kd.load(logs, place, layout=lines, mask=there, fill=-math.inf, bounds="promise"))
                 values.append(kd.load(parts, place, layout=lanes, mask=there[:, None], bounds="promise"))

@@ -80,6 +80,15 @@ def build_table(k: Compiler, ins: Instruction) -> Op:
     return k.reader(ins.operands[0], "u32")
 
 
+def whole_rows(c: Group, wanted: Array | None = None) -> Array:
+    """Return the rows, (rows,), of which all lanes that an instruction needs are here; `wanted` as of `together`."""
+    if c.mask is None:
+        return np.ones(c.n, np.bool_)
+    live = c.batch.live[c.select]
+    needed = live if wanted is None else live & wanted
+    return ~np.any(needed & ~c.mask, axis=1)
+
+
 def together(c: Group, wanted: Array | None) -> bool:
     """Return whether all lanes that an instruction needs have arrived at it.
 
@@ -88,9 +97,7 @@ def together(c: Group, wanted: Array | None) -> bool:
     """
     if c.mask is None:
         return True
-    live = c.batch.live[c.select]
-    needed = live if wanted is None else live & wanted
-    missing: Array = np.any(needed & ~c.mask, axis=1)
+    missing = ~whole_rows(c, wanted)
     if not missing.any():
         return True
     batch = c.batch

@@ -16,7 +16,7 @@ from ...isa.semantics.matrix import MmaSemantics, compile_mma
 from ...isa.semantics.wgmma import compile_wgmma
 from ...ptx.module import Instruction, Operand, Reg, Vec
 from ..compiler import Compiler, registers
-from ..control import together
+from ..control import together, whole_rows
 from ..group import Group
 from ..program import Op, builds
 from ..spaces import Part
@@ -258,7 +258,7 @@ def warpgroups_together(c: Group) -> bool:
     """Return whether whole warpgroups are here; park the warps of incomplete ones."""
     unit = c.batch.wgmma
     keys = unit.keys(c.rows)
-    whole = np.ones(c.n, np.bool_) if c.mask is None else ~np.any(c.batch.live[c.select] & ~c.mask, axis=1)
+    whole = whole_rows(c)
     whole &= np.bincount(keys[whole], minlength=len(unit.committed))[keys] == 4
     if whole.all():
         return True
