@@ -302,6 +302,8 @@ class _Check(Refusals):
             raise self.value("bias with q_seqlens", "ragged lengths take no bias; add it in score_mod")
         if len(shape) > 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
             raise self.bad_shape(f"bias is {shape}", hint)
+        if as_dtype(o.bias.dtype) == kd.bool_:
+            hint += "; an array that says which keys count: `mask_mod=lambda b, h, i, j: mask[i, j]`"
         self.floats("bias", o.bias, hint)
         return shape
 

@@ -207,7 +207,8 @@ def known_plan(plans: Mapping[Any, Any], key: Hashable, name: str, options: Mapp
         if hasattr(options[odd], "shape"):
             hint = "it is no array: kernels are kept by options, and an array's elements may change"
             if odd.endswith("_mod"):
-                hint = "a function of traced values, which may read the array: `lambda b, h, i, j: mask[i, j]`"
+                use = "b, h, i, j: mask[i, j]" if odd == "mask_mod" else "score, b, h, i, j: score + bias[i, j]"
+                hint = f"a function of traced values, which may read the array: `lambda {use}`"
         raise BadCallArgument(kernel=name, what=what, hint=hint) from None
 
 
