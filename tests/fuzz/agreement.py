@@ -39,5 +39,5 @@ def _near(actual: np.ndarray, exact: np.ndarray, ulps: float, error: Any, messag
     with np.errstate(all="ignore"):
         bound = error + (ulps + 1) * compare.ulp(w, actual.dtype)
         bad = ~((np.abs(a - w) <= bound) | (np.isnan(a) & np.isnan(w)) | (a == w))
-        bad &= np.isfinite(w) & (np.abs(w) < float(ml_dtypes.finfo(actual.dtype).max) / 4)
+        bad &= np.isfinite(w) & np.isfinite(bound) & (np.abs(w) < float(ml_dtypes.finfo(actual.dtype).max) / 4)
     assert not bad.any(), f"{message}: {a[bad][0]} for {w[bad][0]}"

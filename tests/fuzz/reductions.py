@@ -22,8 +22,12 @@ def _accumulated(x: Value) -> str:
 
 
 def _error(x: Value, terms: Any, count: int) -> Any:
-    """How far a sum of float terms, given by their sizes, may be from the exact one."""
-    return 2 * (2.0**-52 if x.dtype == "float64" else 2.0**-23) * count * terms
+    """How far a sum of float terms, given by their sizes, may be from the exact one.
+
+    Terms are added in any order. So where all of one sign could exceed the largest number, a part of the sum may be infinite.
+    """
+    info = np.finfo(np.float64 if x.dtype == "float64" else np.float32)
+    return np.where(terms > info.max, np.inf, 2 * float(info.eps) * count * terms)
 
 
 @operation(10)

@@ -24,6 +24,10 @@ def test_a_running_sum_before_no_number_is_near(seed: int) -> None:
     assert attempt(generate(seed), gpu=False) is None
 
 
+def test_parts_of_a_sum_may_be_infinite_where_the_whole_is_not() -> None:
+    assert attempt(generate(780615), gpu=False) is None
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("block", range(10))
 def test_gpu(block: int) -> None:
