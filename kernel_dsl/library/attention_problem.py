@@ -104,8 +104,10 @@ class ScoredProblem:
             return self.keys
         lengths = s["kv_seqlens"]
 
-        def at(sequence: Any) -> Any:  # each tile is one of a sequence, which the numbers of a launch do not show
-            return kd.load(lengths, (sequence,), bounds=None if self.ragged else "promise")
+        def at(
+            sequence: Any,
+        ) -> Any:  # a tile on the grid is one of a sequence, which the numbers of a launch do not show
+            return kd.load(lengths, (sequence,), bounds="promise" if self.alone or self.shared else None)
 
         count = at(batch) if self.cache == "plain" else at(batch + 1) - at(batch)
         return kd.minimum(kd.maximum(count, 0), self.keys)

@@ -120,7 +120,9 @@ class ScoredProducer(ScoredTiles):
             pages = kd.minimum(index * self.parts + part, kd.div(last, self.p.page))
         else:
             pages = kd.div(kd.minimum(index * self.t.block_kv + part * self.chunk, last), self.p.page)
-        return kd.load(s["page_table"].at[tile.batch], (pages,), mask=step < tile.count, bounds="promise")
+        # compared for one page a step, where that takes no time and a promise costs registers
+        bounds = "promise" if self.parts > 1 else None
+        return kd.load(s["page_table"].at[tile.batch], (pages,), mask=step < tile.count, bounds=bounds)
 
     def fetch(
         self,
