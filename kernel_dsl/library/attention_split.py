@@ -62,6 +62,7 @@ SAVED = 8  # steps that a tile must save where keys are shared: combining the pa
 COMBINED = 2.0  # microseconds that this takes
 LINES = 4  # queries that a block combines
 AT_ONCE = (2, 4, 8, 16)  # parts that are loaded together: as few as hold all, at most the last number
+FEWER_AT_ONCE = (2, 4, 6)  # of wide rows in which lanes have no equal shares, or shares of five or seven elements
 # Of a lane that combines: more than it needs, so that the assembler does not save them by loads after other parts' sums.
 REGISTERS = 128
 
@@ -141,7 +142,8 @@ def combine_kernel(
     parts (batch, heads * splits, queries, dim), logs float32 (batch, heads * splits, queries). Without `splits`, the
     arrays of each call show their number. With `gaps`, queries may see no key of some or all parts.
     """
-    if splits is not None and splits > AT_ONCE[-1]:
+    at_once = AT_ONCE if dim <= 96 or dim % 64 == 0 else FEWER_AT_ONCE
+    if splits is not None and splits > at_once[-1]:
         return combine_kernel(None, heads, dim, dtype, with_lse, layout, gaps)  # it has a loop
 
     lanes = kd.Layout.WG_STRIDED((LINES, dim), max(min(LINES * dim // 128, 8), 1))
@@ -185,9 +187,9 @@ def combine_kernel(
             return kd.fori_loop(0, kd.cdiv(count, together), lambda turn, carry: some(turn, carry, together), none)
 
         if splits is None:
-            made = partial(some, 0, none, AT_ONCE[0])
-            for fewer, together in pairwise(AT_ONCE):
-                more = partial(all_of, together) if together == AT_ONCE[-1] else partial(some, 0, none, together)
+            made = partial(some, 0, none, at_once[0])
+            for fewer, together in pairwise(at_once):
+                more = partial(all_of, together) if together == at_once[-1] else partial(some, 0, none, together)
                 made = partial(kd.cond, count > fewer, more, made)
             top, total, value = made()
         else:
