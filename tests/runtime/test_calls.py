@@ -228,7 +228,7 @@ def test_dlpack_strangers_give_numpy() -> None:
 
 def test_frameworks_do_not_mix() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(ArgumentTypeError, match=r"numpy and torch.*kernels\.py:12"):
+    with pytest.raises(ArgumentTypeError, match=r"numpy \(array 0\) and torch \(array 1\).*kernels\.py:12"):
         run(scale(), X, out=[torch.zeros(32)])
     with pytest.raises(ArgumentTypeError, match="out= holds 2 arrays"):
         run(scale(), X, out=[X, X])
