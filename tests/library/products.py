@@ -351,7 +351,8 @@ class _Made:
         if name == "dropout":
             rate = (0.25, 0.9)[int(rng.integers(2))]
             options["dropout"] = rate, rng.integers(1 << 40)
-            kept = (philox(x.size, int(options["dropout"][1])) >> np.uint64(8)).astype(np.float64) * 2.0**-24 >= rate
+            words = philox(x.size, int(options["dropout"][1])) >> np.uint64(8)
+            kept = words.astype(np.float64) * 2.0**-24 >= np.float32(rate)  # compared in float32
             return self._kept(x, np.where(kept.reshape(x.shape), x / (1 - rate), 0))
         if name == "absmax":
             options["absmax"], self.peak = True, float(np.abs(x).max(initial=0))
