@@ -9,6 +9,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_captured import reading
 from .attention_opened import at_launch, declared, lines_of
 from .attention_pages import gathered
@@ -16,6 +17,7 @@ from .attention_problem import ScoredProblem, ScorePlace, ragged_tiles
 from .attention_sizes import LOWEST
 
 ROWS, KEYS = 4, 16
+MOST = 200  # registers of a lane for a block's products, queries, keys and sums; a block has fewer keys for that
 
 
 def general_extras(p: ScoredProblem) -> list[str]:
@@ -31,6 +33,9 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     """
     p, names = problem, general_extras(problem)
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
+    block_kv, row = KEYS, ROWS * pow2_ceil(max(p.dim, p.v_dim)) * wide.itemsize // 512
+    while block_kv > 1 and (block_kv + 3) * row > MOST:
+        block_kv //= 2
 
     def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
         s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]
@@ -47,22 +52,24 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
         for name in p.scales.replace("v", ""):
             scale = scale * p.scale_of(s[f"{name}_scale"], name, batch, kv_head)
         x = q[p.rows(batch, head, rows)].astype(wide) * scale
-        query = first + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 0)
+        query = first + kd.broadcasted_iota(kd.int32, (ROWS, block_kv), 0)
 
         def step(block: Any, carry: Any) -> Any:
             top, total, acc = carry
 
-            keys = block * KEYS + kd.arange(KEYS) if p.cache else kd.ds(place.k_row + block * KEYS, KEYS)
+            keys = (
+                block * block_kv + kd.arange(block_kv) if p.cache else kd.ds(place.k_row + block * block_kv, block_kv)
+            )
 
             def taken(x: Any) -> Any:
                 if p.cache:
                     return gathered(p, s, x, (batch, kv_head), keys, place.keys, promise).astype(wide)
                 return x[p.key_rows(batch, kv_head, keys)].astype(wide)
 
-            key = block * KEYS + kd.broadcasted_iota(kd.int32, (ROWS, KEYS), 1)
+            key = block * block_kv + kd.broadcasted_iota(kd.int32, (ROWS, block_kv), 1)
             here = batch, head, query, key
             scores = kd.sum(x[:, None, :] * taken(k)[None], axis=2)
-            tile = kd.ds(first, ROWS), kd.ds(block * KEYS, KEYS)
+            tile = kd.ds(first, ROWS), kd.ds(block * block_kv, block_kv)
             scores = p.score.scores(scores, 1.0, lambda: p.bias_tile(s["bias"], (batch, head), *tile), here)
             if p.score.softcap is not None and not p.score.natural:
                 scores = scores * p.score.softcap
@@ -72,13 +79,13 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
             fade = kd.exp(top - new_top)
             values = taken(v)
             if p.ragged and not p.cache:  # rows of other sequences may be infinite
-                there = block * KEYS + kd.broadcasted_iota(kd.int32, values.shape, 0) < place.keys
+                there = block * block_kv + kd.broadcasted_iota(kd.int32, values.shape, 0) < place.keys
                 values = kd.where(there, values, 0.0)
             acc = acc * fade + kd.sum(weights[:, :, None] * values[None], axis=1)
             return new_top, total * fade + kd.sum(weights, axis=1, keepdims=True), acc
 
         start = (kd.full((ROWS, 1), LOWEST, wide), kd.zeros((ROWS, 1), wide), kd.zeros((ROWS, p.v_dim), wide))
-        top, total, acc = kd.fori_loop(*place.blocks(p, first, ROWS, KEYS), step, start)
+        top, total, acc = kd.fori_loop(*place.blocks(p, first, ROWS, block_kv), step, start)
         if p.score.sinks:
             sink = s["sinks"][head].astype(wide)
             highest = kd.maximum(top, sink)
@@ -101,5 +108,6 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     lines: Any = lines_of(p) if p.opened else ragged_tiles(p, ROWS)
     grid: Any = (p.heads, lines) if p.ragged else (p.batch * p.heads, kd.cdiv(p.queries, ROWS))
     shapes = declared(p, names, first=3) if p.opened else None
-    made = kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, name="attention_general")
+    how = kd.CompilerParams(max_registers=255)  # else the assembler spills a few, so that more blocks run at once
+    made = kd.kernel(body, out_type=out_type, grid=grid, shapes=shapes, compiler_params=how, name="attention_general")
     return made if p.score.has_functions else identified(made, problem, promise)

@@ -66,7 +66,8 @@ def decode_general(problem: DecodeProblem, promise: bool) -> Any:
         if p.lse:
             results[1][batch, head] = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * LN2)[:, 0]
 
-    made = kd.kernel(body, out_type=p.out_type, grid=(p.batch, p.heads), name="decode_general")
+    how = kd.CompilerParams(max_registers=255)  # as for `attention_general`
+    made = kd.kernel(body, out_type=p.out_type, grid=(p.batch, p.heads), compiler_params=how, name="decode_general")
     return identified(made, problem, promise)
 
 
