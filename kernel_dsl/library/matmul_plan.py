@@ -168,7 +168,7 @@ class MatmulPlan:
         """The stages of the kernel that multiplies."""
         sides = self.sides(a, rights[:1] if self.apart else rights)
         packings = [self.packings[0], *[self.packings[1]] * (len(sides) - 1)]
-        sides = [x if p is None else p.out for x, p in zip(sides, packings, strict=True)]
+        sides = [x if p is None else p.of(x).out for x, p in zip(sides, packings, strict=True)]
         own, extra = self.scales(self._lying(extra))
         own = self._with_packs(own, a, rights)
         return self.kernel.lower(*sides, *own[0], *(() if self.combine is not None else extra), target=target)

@@ -51,6 +51,12 @@ CASES: dict[str, tuple[Any, Callable[..., tuple[Any, ...]], tuple[Any, Any], tup
         (6, 999),
         (32, 1024),
     ),
+    "a product of rows that are copied": (
+        library.matmul,
+        lambda b, m: (Spec((b, m, 739), bf16), Spec((b, 739, 772), bf16)),
+        (6, 999),
+        (32, 1024),
+    ),
     "attention": (partial(library.attention, causal=True), lambda b, n: (queries(b, n),) * 3, *SIZES),
     "decoding": (library.decode_attention, decoding, *SIZES),
     "a window": (partial(library.attention, causal=True, window=128), lambda b, n: (queries(b, n),) * 3, *SIZES),
