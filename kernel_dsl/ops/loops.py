@@ -14,7 +14,7 @@ from ..errors import BadArgument
 from ..indices import is_index
 from ..values import Array
 from .arith import add, div, multiply, rem, subtract
-from .compare import equal, less, where
+from .compare import equal, less, maximum, where
 from .control import loop
 from .index import axis_index, axis_size
 
@@ -132,12 +132,15 @@ def planar_snake(lin_idx: Any, shape: tuple[Any, Any], minor_dim: int, tile_widt
 
     full = div(minor, tile_width) if not isinstance(minor, int) else minor // tile_width
     elements = multiply(full, tile_width * major) if not isinstance(full, int) else full * tile_width * major
-    rest = subtract(minor, multiply(full, tile_width)) if not isinstance(full, int) else minor - full * tile_width
+    rest = rem(minor, tile_width) if not isinstance(full, int) else minor - full * tile_width
     inside = place(lin_idx, tile_width)
     if isinstance(rest, int) and rest == 0:
         chosen = inside
     else:
-        edge = place(subtract(lin_idx, elements), rest)
+        offset = subtract(lin_idx, elements)
+        if not isinstance(rest, int):  # without a sign, divisions are shorter
+            offset, rest = maximum(offset, 0), maximum(rest, 1)
+        edge = place(offset, rest)
         whole = less(lin_idx, elements)
         chosen = tuple(where(whole, a, b) for a, b in zip(inside, edge, strict=True))
     return (chosen[0], chosen[1]) if minor_dim == 0 else (chosen[1], chosen[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernel_dsl import dtypes as dt
+from kernel_dsl import facts
 from kernel_dsl.dtypes import DType
 from kernel_dsl.extents import Extent
 from kernel_dsl.ir import MemorySpace, RefType, Value
@@ -40,7 +42,7 @@ class AccessPlace:
         # by a limit's number: steps of its index along dimensions, and for bits of the lane number
         self._moves: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.limits: list[tuple[Limit, Value | None]] = self.view.limits(self.offsets)
-        dynamic = self.view.moving(self.offsets)
+        dynamic = self._dynamic = self.view.moving(self.offsets)
         self._starts: list[V] = []
         for axis, static in enumerate(self.view.start):
             moving = dynamic.get(axis)
@@ -158,16 +160,28 @@ class AccessPlace:
         return result
 
     def _room(self, number: int, end: int | Extent, wide: bool) -> V:
-        """end - start, the bound of a lane's index, clamped to i32 unless `wide`."""
+        """end - start, the bound of a lane's index, clamped to i32 unless `wide` or if it surely is in i32."""
         key = ("room", number, end, wide)
         found = self._cache.get(key)
         if found is None:
             start = self.limit_start(number)
             found = end - start if isinstance(end, int) else self.ctx.extent(end) - start
             if not wide:
-                found = found.clamp(-(1 << 31), (1 << 31) - 1).trunc("i32")
+                fits = not isinstance(end, int) and self._room_fits(number, end)  # of numbers, LLVM finds it out
+                found = (found if fits else found.clamp(-(1 << 31), (1 << 31) - 1)).trunc("i32")
             self._cache[key] = found
         return found
+
+    def _room_fits(self, number: int, end: Extent) -> bool:
+        """Whether end - start surely is in i32."""
+        limit, value = self.limits[number]
+        start = limit.start
+        if limit.axis >= 0:
+            start, value = self.view.start[limit.axis], self._dynamic.get(limit.axis)
+        dtype = dt.int64 if value is None else value.type.dtype
+        known = facts.of(0) if value is None else facts.certain(value.facts, dtype) or facts.any_of(dtype)
+        assert known is not None, "an index is an integer"
+        return end.least - known.hi - start >= -(1 << 31) and end.most - known.lo - start < 1 << 31
 
     def limit_start(self, number: int) -> V:
         """The start of a limit's index, i64."""

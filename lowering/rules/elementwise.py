@@ -61,10 +61,10 @@ def _call_math(ctx: Context, name: str, operands: list[Regs], dtype: DType, appr
 # --- integer operations that must not trap or be undefined ----------------------------------------
 
 
-def _divide(x: V, y: V, signed: bool, word: str) -> V:
-    """Quotient or remainder; 0 for a zero divisor; the most negative number over -1 wraps."""
+def _divide(x: V, y: V, signed: bool, word: str, positive: bool = False) -> V:
+    """Quotient or remainder; 0 for a zero divisor; the most negative number over -1 wraps. `positive`: y is more than 0."""
     opcode = f"{'s' if signed else 'u'}{word}"
-    if y.constant not in (None, 0, -1):
+    if positive or y.constant not in (None, 0, -1):
         return x.written(opcode, y)
     zero = y.equal(0)
     safe = zero.where(1, y)
@@ -79,8 +79,14 @@ def _divide(x: V, y: V, signed: bool, word: str) -> V:
 def _truncated(ctx: Context, op: Op, word: str) -> None:
     x, y = op.values()
     dtype: DType = x.type.dtype
-    pairs = zip(ctx.regs(x), ctx.regs(y), strict=True)
-    ctx.values[op.results[0]] = [a / b if dtype.is_float else _divide(a, b, dtype.is_signed, word) for a, b in pairs]
+    pairs = list(zip(ctx.regs(x), ctx.regs(y), strict=True))
+    if dtype.is_float:
+        ctx.values[op.results[0]] = [a / b for a, b in pairs]
+        return
+    above, divisor = certain(x.facts, dtype), certain(y.facts, dtype)
+    positive = divisor is not None and divisor.lo > 0 and divisor.constant is None  # LLVM knows what constants save
+    signed = dtype.is_signed and not (positive and above is not None and above.lo >= 0)
+    ctx.values[op.results[0]] = [_divide(a, b, signed, word, positive) for a, b in pairs]
 
 
 def lower_div(ctx: Context, op: arith.Div) -> None:

@@ -95,3 +95,21 @@ def test_a_quotient_with_a_dim_of_any_size_is_float32() -> None:
     for size in (3, LARGE):
         found = kernel(np.broadcast_to(np.uint8(1), (size,)), interpret=True)
         np.testing.assert_array_equal(found, np.arange(4, dtype=np.float32) / np.float32(size))
+
+
+@pytest.mark.parametrize(("most", "narrow"), [(2**20, True), (2**31 - 1, True), (2**40, False), (None, False)])
+def test_what_is_left_of_a_bounded_extent_has_32_bits(most: int | None, narrow: bool) -> None:
+    """It needs no clamp then. Indices of any launch stay right."""
+
+    def body(x: Any, out: Any) -> None:
+        first = kd.clip(kd.program_id(0), 0, 1000) * 64
+        out[kd.ds(first, 64)] = x[kd.ds(first, 64)]
+
+    n = kd.Dim("N", max=most)
+    out = {"out_type": lambda x: kd.ShapeDtypeStruct(x.shape, x.dtype), "grid": lambda x: (kd.cdiv(x.shape[0], 64),)}
+    kernel = kd.kernel(body, shapes={"x": (n,)}, **out)
+    ptx = kernel.lower(kd.ShapeDtypeStruct((n,), kd.float32), target="sm_90a").ptx
+    assert ("max.s64" not in ptx) == narrow
+    x = np.arange(1000, dtype=np.float32)
+    for size in (1, 63, 64, 65, 1000):
+        np.testing.assert_array_equal(kernel(x[:size], interpret=True), x[:size])

@@ -7,6 +7,7 @@ divisions by constants and pairs of shifts: so values and amounts stand around e
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -194,6 +195,42 @@ def test_division_by_constants(dtype: kd.dtypes.DType, interpret: Any) -> None:
     results = evaluate([lambda v, f=f, k=k: f(v, k) for f, k in functions], [x], interpret)
     for (f, k), got in zip(functions, results, strict=True):
         agree(got, [wrapped(DIVISIONS[f](v, int(k)), dtype) for v in x.tolist()], x)
+
+
+@pytest.mark.parametrize("interpret", WHERE)
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.sampled(4)
+def test_division_of_known_ranges(dtype: kd.dtypes.DType, interpret: Any) -> None:
+    """What is known of operands leaves out checks, and no results change."""
+    info = np.iinfo(dtype.numpy)
+    values = edges(dtype, (0, 1))[:: 1 if dtype.bits < 32 else dtype.bits // 16]
+    pairs = list(product(values, values))
+    a, b = (np.array(column, dtype.numpy) for column in zip(*pairs, strict=True))
+    top = int(info.max)
+    bounds = [(0, 1, 7), (0, 1, top), (3, top - 1, top), (int(info.min), 1, 7), (int(info.min), 3, top), (1, 0, 5)]
+    functions = [(f, *own) for own in bounds for f in DIVISIONS]
+    results = evaluate(
+        [lambda x, y, f=f, at=at, by=by: f(kd.maximum(x, at), kd.clip(y, *by)) for f, at, *by in functions],
+        [a, b],
+        interpret,
+    )
+    for (f, at, low, high), got in zip(functions, results, strict=True):
+        want = [wrapped(DIVISIONS[f](max(x, at), min(max(y, low), high)), dtype) for x, y in pairs]
+        agree(got, want, a, b)
+
+
+def test_a_division_of_known_signs_has_no_checks() -> None:
+    """As of sizes: indices are not negative, and a `kd.Dim` is at least 1."""
+
+    def body(x: Any, out: Any) -> None:
+        i = kd.program_id(0)
+        out[i] = kd.div(i, x.shape[0]) + kd.rem(i, x.shape[0])
+
+    struct = kd.ShapeDtypeStruct((100,), kd.int32)
+    kernel = kd.kernel(body, out_type=struct, grid=(100,), shapes={0: (kd.Dim("n", max=1000),)})
+    ptx = kernel.lower(struct, target="sm_90a").ptx
+    assert ptx.count("div.u32") == 1
+    assert not re.search(r"rem[.]|selp|div[.]s", ptx)
 
 
 def _power(x: int, n: int) -> int:
