@@ -37,10 +37,11 @@ PRODUCTS: list[tuple[tuple[int, int, int, int], Any, dict[str, Any]]] = [
     ((1, 2048, 2048, 2048), torch.float32, {"precision": "tf32x3"}),
     ((16, 1024, 1024, 1024), torch.bfloat16, {}),
     ((256, 512, 128, 512), torch.bfloat16, {}),
+    *((shape, torch.bfloat16, {}) for shape in ((4, 100, 512, 1024), (32, 100, 128, 512))),  # a batch of one wave
     *(((1, M, N, 1024), torch.bfloat16, {}) for N in (512, 2048, 4096) for M in (100, 200, 500)),
     *(((1, M, 512, 8192), torch.bfloat16, {}) for M in (100, 200, 500)),
     ((1, 300, 1536, 4096), torch.bfloat16, {}),
-    ((1, 100, 512, 2048), torch.float32, {}),
+    *(((1, *shape), torch.float32, {}) for shape in ((100, 512, 2048), (500, 1024, 1024))),
 ]
 # (batch, heads, kv_heads, queries, keys, dim) whose tiles share keys
 FEW_QUERIES = [
@@ -166,19 +167,21 @@ def _random(*shape: int) -> torch.Tensor:
 def backward(wants: Callable[[str], bool], rounds: int) -> Iterator[dict[str, Any]]:
     """A row for each of attention's gradients whose name is wanted."""
     causal = {"causal": True}
-    cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
-        ((1, 16, 16, 16384, 128), {}), ((1, 16, 16, 16384, 128), causal), ((4, 16, 16, 4096, 128), causal),
-        ((1, 32, 32, 16384, 64), causal), ((1, 8, 8, 16384, 256), {}), ((2, 8, 2, 1000, 128), causal),
-        ((1, 16, 16, 16384, 128), causal | {"deterministic": True}), ((1, 64, 8, 8192, 64), causal | {"window": 1024}),
-        ((1, 16, 16, 8192, 128), causal | {"softcap": 30.0}),
+    cases: list[tuple[tuple[int, ...], int, int, dict[str, Any]]] = [
+        ((1, 16, 16), 16384, 128, {}), ((1, 16, 16), 16384, 128, causal), ((4, 16, 16), 4096, 128, causal),
+        ((1, 32, 32), 16384, 64, causal), ((1, 8, 8), 16384, 256, {}), ((2, 8, 2), 1000, 128, causal),
+        ((1, 16, 16), 16384, 128, causal | {"deterministic": True}), ((1, 64, 8), 8192, 64, causal | {"window": 1024}),
+        ((1, 16, 16), 8192, 128, causal | {"softcap": 30.0}),
     ]  # fmt: skip
-    for (batch, heads, kv_heads, length, dim), given in cases:
+    shapes = [(outer, length, length, dim, given) for outer, length, dim, given in cases]
+    for (batch, heads, kv_heads), queries, keys, dim, given in (*shapes, ((1, 8, 8), 8192, 512, 64, {})):
         words = " ".join(f"{word}={value}" for word, value in given.items())
-        name = f"backward B{batch} H{heads}/{kv_heads} S{length} d{dim} {words}".strip()
+        length = f"S{queries}" if queries == keys else f"{queries} queries {keys} keys"
+        name = f"backward B{batch} H{heads}/{kv_heads} {length} d{dim} {words}".strip()
         if not wants(f"dynamic {name}"):
             continue
-        q, dout = (_random(batch, heads, length, dim) for _ in range(2))
-        k, v = (_random(batch, kv_heads, length, dim) for _ in range(2))
+        q, dout = (_random(batch, heads, queries, dim) for _ in range(2))
+        k, v = (_random(batch, kv_heads, keys, dim) for _ in range(2))
         options = {word: value for word, value in given.items() if word != "deterministic"}
         out, lse = kd.library.attention(q, k, v, return_lse=True, **options)
 

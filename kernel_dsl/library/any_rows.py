@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
-from .blocks import clusters_at_once
+from .blocks import clusters_at_once, grid_of, tiles_of
 from .first_sizes import FirstSizes, KeptConfigs, dim_of, is_later, is_open
 from .problem import Problem
 
@@ -28,6 +28,8 @@ VECTOR = 16  # bytes of one load along M
 UNKNOWN_TILES = 1.08
 SHORT = 30_000  # clocks: of products that take longer, kernels for all sizes have 0.97 of the speed of those for one
 STORED = 16  # columns that lanes store at a time where N is a Dim: more would spill
+Limit = tuple[int, int]  # the greatest M, or N, and the greatest batch of a kernel; 0: the greatest possible
+ANY: Limit = (0, 0)
 # the fields of a problem that change with the batch
 BATCHES = ("batch", "a_batch", "b_batch", "a_scale_batch", "b_scale_batch")
 
@@ -40,10 +42,10 @@ def open_sizes(p: Problem) -> bool:
     return is_open(*p.batch, p.M, p.N, p.K)
 
 
-def opened(p: Problem, unit: int = 1, side: str = "M", limit: int = 0) -> Problem | None:
+def opened(p: Problem, unit: int = 1, side: str = "M", limit: Limit = ANY) -> Problem | None:
     """The problem with Dims for `side`, M or N, and for the first batch axis; None if no kernel takes other sizes.
 
-    `unit`: a divisor of M, or of N; `limit`: the greatest one that the kernel shall take, 0 for the greatest possible.
+    `unit`: a divisor of M, or of N; `limit`: the greatest sizes that the kernel shall take.
     """
     if p.groups or p.b_scale_batch is None:
         return None  # groups of rows, or two right sides with different scales
@@ -60,8 +62,7 @@ def opened(p: Problem, unit: int = 1, side: str = "M", limit: int = 0) -> Proble
         most = min(most, TILES // rest * SMALLEST[0])
     else:
         several = min(several, TILES // rest // (most // SMALLEST[0]))
-    if limit:
-        most = min(most, limit)
+    most, several = (min(n, own or n) for n, own in zip((most, several), limit, strict=True))
     if most < size or (axis is not None and p.batch[axis] > several):
         return None
     made = replace(p, **{side: dim_of(side, most // unit * unit, unit)})
@@ -145,6 +146,13 @@ def at_launch(p: Problem, a: Any, b: Any) -> Problem:
     return replace(p, **sizes, groups=groups, batch=tuple(extent(i) for i in range(len(p.batch))))
 
 
+def grid_for(p: Problem, t: Any) -> Any:
+    """The grid of a general kernel by the configuration `t`: of ints, or a function of the operands of a launch."""
+    if p.groups is not None or not is_open(*p.batch, p.M, p.N):
+        return (tiles_of(p, t),)
+    return lambda a, b, *_: grid_of(at_launch(p, a, b), t)
+
+
 def of_sums(p: Problem, sums: Any) -> Problem:
     """In a body: the problem with the launch's sizes, from sums (*parts, *batch, M, N)."""
     if not open_sizes(p):
@@ -162,7 +170,7 @@ def unit_of_rows(p: Problem, left: Any) -> int:
     return vector if turned and p.M % vector == 0 else 1
 
 
-def opened_route(route: Any, limit: int = 0) -> Any:
+def opened_route(route: Any, limit: Limit = ANY) -> Any:
     """The route with kernels that take any M and batch, or None. `limit`: as of `opened`."""
     p = route.problem
     if 0 in (*p.batch, p.M, p.N, p.K) or (p.softmax and getattr(route.config, "swapped", False)):
@@ -201,7 +209,7 @@ def _showing(route: Any, side: int) -> Any:
     return replace(route, problem=p, packings=packings, whole=route.whole and replace(route.whole, **lies))
 
 
-def widened_route(route: Any, limit: int = 0) -> Any:
+def widened_route(route: Any, limit: Limit = ANY) -> Any:
     """The route with kernels that take any N and batch, or None: for products in which b has a call's rows.
 
     `limit`: as of `opened`.
@@ -227,7 +235,7 @@ def widened_route(route: Any, limit: int = 0) -> Any:
     return _with_dims(made, unit, "N", "rows", limit)
 
 
-def _with_dims(route: Any, unit: int, side: str, across: str, limit: int) -> Any:
+def _with_dims(route: Any, unit: int, side: str, across: str, limit: Limit) -> Any:
     """The route with Dims for `side`, M or N, and for the batch, or None. `across`: the axis of that side's packing."""
     general = opened(route.problem, unit, side, limit)
     whole = None if route.whole is None else opened(route.whole, unit, side, limit)
@@ -245,7 +253,7 @@ def _with_dims(route: Any, unit: int, side: str, across: str, limit: int) -> Any
     return replace(route, problem=general, packings=packings, whole=whole)
 
 
-def deepened_route(route: Any, _: int = 0) -> Any:
+def deepened_route(route: Any, _: Limit = ANY) -> Any:
     """The route with kernels that take any K, or None. It serves sums over the outer axis of both sides, such as
     gradients of weights.
 
@@ -291,16 +299,26 @@ def tile_alone(route: Any, side: str) -> int:
     return t.tile_n * t.cluster_n // (1 if route.problem.gate is None else 2)
 
 
-def wave_alone(route: Any, side: str, blocks: int) -> int:
-    """The greatest size along `side`, M or N, whose tiles Hopper's fast product computes all at once on so many
-    multiprocessors; 0 if others make it, or if a batch may change.
+def limit_of(route: Any, side: str, blocks: int, short: bool) -> Limit:
+    """The greatest sizes of the kernel that is compiled for sizes like these: for a single tile along `side`, M or N, or, of a
+    `short` product, for as many tiles as Hopper's fast one computes at once on `blocks` multiprocessors. Others have `ANY`.
+
+    With a batch either size may be as large as the other one allows: the kernel takes more tiles than these, but slower.
     """
     p, t, tile = route.problem, route.config, tile_alone(route, side)
-    if not tile or t.ping_pong or p.exponentials or any(n != 1 for n in p.batch):
-        return 0
-    other = tile_alone(route, "N" if side == "M" else "M")
-    rest = -(-(p.N if side == "M" else p.M) // other) * p.parts
-    return clusters_at_once(blocks, t.blocks) // rest * tile
+    if not (tile and side):
+        return ANY
+    size, several = getattr(p, side), prod(p.batch)
+    single = size <= tile
+    if single and several == 1:
+        return tile, 0
+    other = -(-(p.N if side == "M" else p.M) // tile_alone(route, "N" if side == "M" else "M")) * p.parts
+    at_once = clusters_at_once(blocks, t.blocks) // other if short and not (t.ping_pong or p.exponentials) else 0
+    if several == 1:
+        return (at_once * tile, 0) if size <= at_once * tile else ANY
+    if p.parts == 1 and -(-size // tile) * several <= at_once and several == max(p.batch):
+        return at_once * tile, at_once
+    return (tile, 0) if single else ANY
 
 
 def serving(route: Any, cost: Callable[[Any], float], flipped: bool, blocks: int) -> Any:
@@ -332,28 +350,25 @@ def serving(route: Any, cost: Callable[[Any], float], flipped: bool, blocks: int
 def _with_kept(route: Any, way: Any, side: str, cost: Callable[[Any], float], found: Any, blocks: int) -> Any:
     """The route of `way` with a configuration and parts that calls of other sizes had, if they are about as fast here.
 
-    `side`: "M" or "N", whose sizes may fit a single tile or one wave, or none; `found`: the route of `way`.
+    `side`: "M" or "N", whose sizes may have a `limit_of`, or none; `found`: the route of `way`.
     """
     size = getattr(route.problem, side) if side else 0
 
-    def limit_of(made: Any) -> int:
-        if not side:
-            return 0
-        if size <= (alone := tile_alone(made, side)):
-            return alone
-        wave = wave_alone(made, side, blocks)
-        return wave if size <= wave and cost(made) < SHORT else 0
+    def limit_for(made: Any) -> Limit:
+        return limit_of(made, side, blocks, cost(made) < SHORT)
 
     def time(choice: Any) -> float:
-        *cut, limit = choice
-        if limit and size > limit:
-            return inf
+        *cut, (rows, several) = choice
         made = route.cut_in(*cut)
-        return cost(made) * (1 if limit or not limit_of(made) else UNKNOWN_TILES)
+        if (rows and size > rows) or (
+            several and -(-size // tile_alone(made, side)) * prod(route.problem.batch) > several
+        ):
+            return inf
+        return cost(made) * (1 if rows or limit_for(made) == ANY else UNKNOWN_TILES)
 
     whole = way(route.cut_in(1, route.config))
     kind = replace(found if whole is None else whole, config=None)
-    best = route.problem.parts, route.config, 0 if is_later() else limit_of(route)
+    best = route.problem.parts, route.config, ANY if is_later() else limit_for(route)
     *cut, limit = _kept.choose(kind, best, time)
     made = way(route.cut_in(*cut), limit)
     return found if made is None else made

@@ -9,9 +9,11 @@ from typing import Any
 
 import kernel_dsl as kd
 
+from .first_sizes import is_open
 from .problem import Problem
 
 GROUPS = 8  # of multiprocessors: graphics processing clusters
+MOST_ROWS = 2**16 - 1  # the greatest extent of all axes of a grid but the last one
 
 
 def spread(number: Any, extents: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -84,6 +86,45 @@ def tiles_of(p: Problem, t: Any) -> int:
     return kd.cdiv(p.M, t.tile_m) * tiles_n * prod((p.parts, *p.batch))
 
 
+def grid_of(p: Problem, t: Any) -> tuple[int, ...]:
+    """The grid of a launch of a general kernel for any sizes without groups: its rows are columns of tiles if these are low."""
+    rows = _columns(p, t) if _by_rows(p, t) else 1
+    return rows, tiles_of(p, t) // rows
+
+
+def _columns(p: Problem, t: Any) -> Any:
+    """The number of columns of tiles of all parts and products."""
+    return kd.cdiv(p.N, t.tile_n) * prod((p.parts, *p.batch))
+
+
+def _by_rows(p: Problem, t: Any) -> Any:
+    """Whether each row of the grid is a column of tiles, in the order of `tile_of`, so that blocks need not divide by M."""
+    return (kd.cdiv(p.M, t.tile_m) <= t.group) & (_columns(p, t) <= MOST_ROWS)
+
+
+def _place_of(p: Problem, t: Any) -> TilePlace:
+    """The place of this block's tile of a kernel without groups."""
+    tiles = kd.cdiv(p.M, t.tile_m), kd.cdiv(p.N, t.tile_n)
+    if not is_open(*p.batch, p.M, p.N):
+        m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
+        return TilePlace(m * t.tile_m, n * t.tile_n, part, batch)
+    row, number = kd.program_id(0), kd.program_id(1)
+    extents = (*tiles, p.parts, *p.batch)
+
+    def by_rows() -> list[Any]:
+        part, *batch, n = spread(row, (p.parts, *p.batch, tiles[1]))
+        return changing(number, n, part, batch)
+
+    def changing(m: Any, n: Any, part: Any, batch: Any) -> list[Any]:
+        return [index for index, extent in zip((m, n, part, *batch), extents, strict=True) if not _is_one(extent)]
+
+    found = kd.cond(_by_rows(p, t), by_rows, lambda: changing(*tile_of(number, p, tiles, t.group)))
+    # that an index is in its extent shows that addresses have 32 bits, and saves masks
+    rest = iter(found)
+    m, n, part, *batch = (0 if _is_one(extent) else kd.clip(next(rest), 0, extent - 1) for extent in extents)
+    return TilePlace(m * t.tile_m, n * t.tile_n, part, tuple(batch))
+
+
 def walk(
     p: Problem,
     t: Any,
@@ -95,11 +136,10 @@ def walk(
 
     With groups, `refs` begin with their sizes, and blocks may be idle.
     """
-    index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     if p.groups is None:
-        m, n, part, batch = tile_of(index, p, (kd.cdiv(p.M, t.tile_m), tiles_n), t.group)
-        multiply(TilePlace(m * t.tile_m, n * t.tile_n, part, batch), refs)
+        multiply(_place_of(p, t), refs)
         return
+    index, tiles_n = kd.program_id(0), kd.cdiv(p.N, t.tile_n)
     given, *rest = refs
     groups, bounds, tile_ends = p.groups, tables["bounds"], tables["tile_ends"]
     groups.fill(given, bounds, tile_ends, t.tile_m, tiles_n)

@@ -17,8 +17,8 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .any_rows import at_launch, declared, open_sizes
-from .blocks import TilePlace, own, steps_of, tiles_of, walk
+from .any_rows import at_launch, declared, grid_for, open_sizes
+from .blocks import TilePlace, own, steps_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .stage_product import following_slot
@@ -80,7 +80,7 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             "b_smem": kd.SMEM((t.stages, t.tile_k, t.tile_n + pad), wide),
             **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles_of(p, t),),
+        grid=grid_for(p, t),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made

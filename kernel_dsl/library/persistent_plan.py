@@ -32,8 +32,8 @@ class ProductPlan:
     `steps`: stages of a part of K. `end_steps`: the steps on sums.
 
     `alone`: whether a cluster has all tiles along M, along N, so that no extent of a launch is needed to find a tile; `single`:
-    whether all tiles of any launch run at once, each by a block of its own. `lines`: whether lanes store whole lines.
-    `skipped`: tiles that no block computes, the first ones.
+    whether each tile has a block of its own, because they all run at once, or with a batch may do so. `lines`: whether lanes
+    store whole lines. `skipped`: tiles that no block computes, the first ones.
     """
 
     problem: Problem
@@ -161,7 +161,7 @@ class ProductPlan:
         if self.single:
             # blocks that share a tile of b run side by side: with tiles along M on the first axis, products took 1.2 of the time
             m, n = kd.axis_index("block"), kd.axis_index("across")
-            part, *batch = spread(kd.axis_index("outer"), (p.parts, *p.batch))
+            *batch, part = spread(kd.axis_index("outer"), (*p.batch, p.parts))  # no division by the batch
         elif self.low is not None:
             m, n = self.low.place(index)
             return m, n * self.width, 0, ()
@@ -208,9 +208,11 @@ def plan_of(problem: Problem, config: MatmulConfig, blocks: int, activation: Fun
     sizes = (p.M, t.tile_m * t.cluster), (p.N, width * t.cluster_n)
     alone = is_open(p.M) and most_of(p.M) <= sizes[0][1], is_open(p.N) and most_of(p.N) <= sizes[1][1]
     at_once = clusters_at_once(blocks, t.blocks)
-    single = not (t.streamed or t.ping_pong or p.exponentials or is_open(*p.batch) or not is_open(p.M, p.N))
-    outer = (*((p.parts,) if p.parts > 1 else ()), *p.batch)
-    single = single and prod(-(-most_of(n) // most) for n, most in sizes) * prod(outer) <= at_once
+    # the clusters along each extent, whose greatest number of a Dim leaves one for each of the others
+    counts = [(n, -(-most_of(n) // most)) for n, most in sizes] + [(n, most_of(n)) for n in (p.parts, *p.batch)]
+    fixed, changing = ([count for n, count in counts if is_open(n) is dims] for dims in (False, True))
+    single = not (t.streamed or t.ping_pong or p.exponentials) and is_open(p.M, p.N)
+    single = single and max(changing) * prod(fixed) <= at_once
     tiles_m, tiles_n, total = _clusters_of(p, t, width, alone)
     known = isinstance(total, int)
     return ProductPlan(

@@ -16,8 +16,8 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .any_rows import at_launch, declared
-from .blocks import TilePlace, own, start_of, steps_of, tiles_of, walk
+from .any_rows import at_launch, declared, grid_for
+from .blocks import TilePlace, own, start_of, steps_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .first_sizes import is_open
 from .problem import Problem
@@ -78,7 +78,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
             "b_smem": kd.SMEM(t.smem(p.b_dtype.itemsize, t.tile_n, p.b_transposed), p.b_dtype),
             **(p.groups.scratch if p.groups else {}),
         },
-        grid=(tiles_of(p, t),),
+        grid=grid_for(p, t),
         # otherwise ptxas spills a register or two to fit another block on a multiprocessor
         compiler_params=kd.CompilerParams(max_registers=255 if p.thrice or p.busy or p.lanes else None),
         name="matmul_general",

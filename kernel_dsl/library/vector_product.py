@@ -14,8 +14,8 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
-from .any_rows import at_launch, declared
-from .blocks import TilePlace, own, steps_of, tiles_of, walk
+from .any_rows import at_launch, declared, grid_for
+from .blocks import TilePlace, own, steps_of, walk
 from .epilogue import Tile, finish_and_store, outputs
 from .first_sizes import is_open
 from .problem import Problem
@@ -233,7 +233,7 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
         body,
         out_type=p.results(*leading),
         shapes=declared(p),
-        grid=(tiles_of(p, t),),
+        grid=grid_for(p, t),
         compiler_params=kd.CompilerParams(
             max_registers=MOST_REGISTERS if t.count > 1 or alone else t.most_registers(item)
         ),

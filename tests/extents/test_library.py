@@ -18,6 +18,7 @@ from kernel_dsl.kernel import Kernel
 from kernel_dsl.library.any_rows import opened
 from kernel_dsl.library.arguments import request
 from kernel_dsl.library.combine import combine_kernel
+from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.matmul_options import MatmulOptions
 from kernel_dsl.library.persistent_matmul import matmul_kernel
@@ -78,7 +79,7 @@ def test_sizes_of_one_wave_have_a_block_for_each_tile(swapped: bool, clusters: t
     rng = np.random.default_rng(3)
     config = replace(SMALL, swapped=swapped, cluster=clusters[0], cluster_n=clusters[1])
     p = Problem(1, 128, 128, kd.float16, kd.float16, kd.float32, b_transposed=swapped, parts=2)
-    kernel, whole = (matmul_kernel(opened(p, limit=most), config, 16) for most in (192, 0))
+    kernel, whole = (matmul_kernel(opened(p, limit=(most, 0)), config, 16) for most in (192, 0))
     b = floats(rng, np.float16, 128, 128)
     for m in (130, 192, 1):
         a = floats(rng, np.float16, m, 128)
@@ -90,11 +91,49 @@ def test_sizes_of_one_wave_have_a_block_for_each_tile(swapped: bool, clusters: t
     assert "div." not in short
 
 
+def test_a_batch_of_one_wave_has_a_block_for_each_tile() -> None:
+    """Its kernel takes any batch and M that may have one wave, divides by no size, and is right where there are more tiles."""
+    rng, sides = np.random.default_rng(3), {"a_batch": (3,), "b_batch": (3,)}
+    p = Problem(1, 128, 128, kd.float16, kd.float16, kd.float16, batch=(3,), **sides)
+    kernel = matmul_kernel(opened(p, limit=(512, 8)), SMALL, 16)
+    for batch, m in ((3, 130), (8, 40), (2, 200), (5, 140), (1, 512)):
+        a, b = floats(rng, np.float16, batch, m, 128), floats(rng, np.float16, batch, 128, 128)
+        exact = matmul_kernel(replace(p, M=m, **dict.fromkeys(("batch", *sides), (batch,))), SMALL, 16)
+        np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
+    assert len(kernel.specialisations()) == 1
+    assert (
+        "div."
+        not in kernel.lower(Struct((2, 200, 128), kd.float16), Struct((2, 128, 128), kd.float16), target="sm_90a").ptx
+    )
+    with none_before():
+        served(77, (2,), 512, 1024, kd.bfloat16)
+        for batch, m in ((4, 100), (16, 40), (2, 500)):
+            assert "max=16)" in served(m, (batch,), 512, 1024, kd.bfloat16), (batch, m)
+        assert "max=16)" not in served(300, (4,), 512, 1024, kd.bfloat16)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_low_products_of_the_general_kernels_find_their_tiles_by_the_grid(parts: int) -> None:
+    """Whether they have few tiles along M, whose columns are rows of the grid, or many."""
+    rng, sides = np.random.default_rng(5), {"a_batch": (3,), "b_batch": (3,)}
+    p = Problem(1, 70, 48, kd.float32, kd.float32, kd.float32, batch=(3,), parts=parts, **sides)
+    kernel = lane_kernel(opened(p), LaneConfig(32, 32, group=2))
+    for batch, m in ((2, 40), (3, 100), (1, 7), (4, 64)):
+        a, b = floats(rng, np.float32, batch, m, 48), floats(rng, np.float32, batch, 48, 70)
+        exact = lane_kernel(replace(p, M=m, **dict.fromkeys(("batch", *sides), (batch,))), LaneConfig(32, 32, group=2))
+        np.testing.assert_array_equal(kernel(a, b, interpret=True), exact(a, b, interpret=True))
+    assert len(kernel.specialisations()) == 1
+
+
 def test_sums_of_parts_of_few_rows_share_a_kernel() -> None:
     p = Problem(1, 256, 64, kd.float32, kd.float32, kd.float16, parts=3)
-    kernels = [combine_kernel(opened(p, limit=most)) for most in (16, 32, 64)]
+    kernels = [combine_kernel(opened(p, limit=(most, 0))) for most in (16, 32, 64)]
     assert kernels[0] is kernels[1] is kernels[2] is not combine_kernel(opened(p))
-    assert combine_kernel(opened(p, limit=192)) is combine_kernel(opened(p, limit=320)) is combine_kernel(opened(p))
+    assert (
+        combine_kernel(opened(p, limit=(192, 0)))
+        is combine_kernel(opened(p, limit=(320, 0)))
+        is combine_kernel(opened(p))
+    )
     rng = np.random.default_rng(4)
     for m in (1, 9, 64):
         sums = floats(rng, np.float32, 3, m, 256)
