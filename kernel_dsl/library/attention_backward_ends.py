@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import kernel_dsl as kd
@@ -38,9 +38,7 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, tak
         body(out, dout, lse, None, stats)
 
     def body(out: Any, dout: Any, lse: Any, dlse: Any, stats: Any) -> None:
-        head, first = kd.program_id(0), kd.program_id(1) * rows
-        place = kd.div(head, p.heads), kd.rem(head, p.heads)
-        these = kd.ds(first, rows)
+        place, these = (kd.program_id(0), kd.program_id(1)), kd.ds(kd.program_id(2) * rows, rows)
         products = out[(*place, these)].astype(kd.float32) * dout[(*place, these)].astype(kd.float32)
         total = kd.load(lse, (*place, these), fill=-math.inf)
         stats[(*place, 0, these)] = kd.where(total == -math.inf, -math.inf, total * -LOG2E)
@@ -55,8 +53,9 @@ def stats_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, tak
     made = kd.kernel(
         body if takes_dlse else alone,  # results have the names of parameters in reports
         out_type=kd.ShapeDtypeStruct((p.batch, p.heads, 2, length), kd.float32),
-        grid=(p.batch * p.heads, kd.cdiv(length, rows)),
+        grid=(p.batch, p.heads, kd.cdiv(length, rows)),
         shapes=shapes if p.opened else None,
+        compiler_params=loads_first(),
         name="attention_backward_stats",
     )
     return identified(made, problem, config, takes_dlse)
@@ -85,6 +84,7 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
     all_steps = kd.cdiv(p.queries, config.block_q)
     heads = (p.batch, p.heads, p.queries, p.dim)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
+    pieces = tiles // several
 
     def any_lengths(dq_sum: Any, q: Any, dq: Any) -> None:
         body(dq_sum, dq, q.shape[0], kd.cdiv(q.shape[2], config.block_q))
@@ -92,22 +92,26 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
     def body(dq_sum: Any, dq: Any, batch: Any = p.batch, steps: Any = all_steps) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         # the last sums first: they were added to last, and may still be in L2
-        step, tile = batch * p.heads * steps - 1 - kd.program_id(0), kd.program_id(1) * several
-        head, first = kd.div(step, steps), kd.rem(step, steps) * config.block_q
-        value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
+        numbers = (extent - 1 - kd.program_id(axis) for axis, extent in enumerate((batch, p.heads, steps * pieces)))
+        batch, head, number = (kd.maximum(number, 0) for number in numbers)  # known of them, it saves masks
+        step, tile = kd.div(number, pieces), kd.rem(number, pieces) * several
+        first = step * config.block_q
+        line = ((batch * p.heads + head) * steps + step) * tiles + tile
+        value = (kd.load(dq_sum, kd.ds(line, several), bounds="promise") * p.scale).astype(p.dtype)
         if wide:
             here = kd.ds(first, config.block_q), kd.ds(tile * EIGHT, several * EIGHT)
             value = value.transpose(1, 0, 2).reshape(config.block_q, several * EIGHT)
         else:
             here = kd.ds(first + tile * EIGHT, several * EIGHT), slice(None)
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, p.dim)
-        dq[(kd.div(head, p.heads), kd.rem(head, p.heads), *here)] = value
+        dq[(batch, head, *here)] = value
 
     made = kd.kernel(
         any_lengths if p.opened else body,
         out_type=kd.ShapeDtypeStruct(heads, p.dtype),
-        grid=(p.batch * p.heads * all_steps, tiles // several),
+        grid=(p.batch, p.heads, all_steps * pieces),
         shapes={0: (kd.Dim("tiles"), config.block_q if wide else p.dim, EIGHT), 1: heads} if p.opened else None,
+        compiler_params=loads_first(),
         name="attention_backward_finish",
     )
     return identified(made, problem, config, wide)
@@ -125,17 +129,21 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     def body(dk_parts: Any, dv_parts: Any, dk: Any, dv: Any) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         kd.griddepcontrol_launch_dependents()
-        head = kd.program_id(0)
-        here = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads), kd.ds(kd.program_id(1) * rows, rows)
-        for parts, out in ((dk_parts, dk), (dv_parts, dv)):
+        number = kd.program_id(2)
+        here = kd.program_id(0), kd.program_id(1), kd.ds(kd.div(number, 2) * rows, rows)
+
+        def add_up(parts: Any, out: Any) -> None:
             out[here] = sum_of_splits(parts, here, None if p.opened else splits).astype(p.dtype)
+
+        # a block for each sum, so that the loads of one don't wait for those of the other
+        kd.cond(kd.rem(number, 2) == 0, partial(add_up, dk_parts, dk), partial(add_up, dv_parts, dv))
 
     shape = (p.batch, p.kv_heads, p.keys, p.dim)
     like_k = kd.ShapeDtypeStruct(shape, p.dtype)
     made = kd.kernel(
         body,
         out_type=(like_k, like_k),
-        grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
+        grid=(p.batch, p.kv_heads, kd.cdiv(p.keys, rows) * 2),
         shapes=dict.fromkeys((0, 1), (kd.Dim("splits"), *shape)) if p.opened else None,
         compiler_params=loads_first(),
         name="attention_backward_sum",

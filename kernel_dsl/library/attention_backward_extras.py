@@ -14,6 +14,7 @@ from .attention_backward_ends import centre
 from .attention_captured import reading
 from .attention_opened import at_launch, declared, gradient_shapes
 from .attention_problem import ScoredProblem, ScorePlace
+from .part_sums import loads_first
 
 ROWS = 32  # rows of out and dout at a time
 HELD = 64  # dims that registers hold at a time if there are more than twice as many
@@ -64,6 +65,7 @@ def sinks_kernel(problem: ScoredProblem, dtype: Any, takes_dlse: bool) -> Any:
         out_type=kd.ShapeDtypeStruct((p.heads,), dtype),
         grid=(p.heads,),
         shapes=_sinks_shapes(p, names) if p.opened else None,
+        compiler_params=loads_first(),
         name="attention_backward_sinks",
     )
     return made if p.score.has_functions else identified(made, problem, dtype, takes_dlse)

@@ -13,8 +13,9 @@ from typing import Any
 import kernel_dsl as kd
 
 from ..kernel import identified
+from ..layout import pow2_ceil
 from .attention_backward_consumers import narrow_consumers, wide_consumers
-from .attention_backward_ends import SUMMED, centre, sum_of_splits
+from .attention_backward_ends import ELEMENTS, SUMMED, centre, sum_of_splits
 from .attention_backward_order import (
     EIGHT,
     KEYS,
@@ -41,6 +42,7 @@ from .attention_backward_scored_walk import ScoredWalk
 from .attention_opened import at_launch, declared
 from .attention_problem import ScoredProblem, ScorePlace
 from .attention_sizes import LOG2E, AttentionProblem
+from .part_sums import loads_first
 
 SPLITS = 1, 2, 4, 8
 STEP = 64  # queries of a step, for estimates
@@ -206,19 +208,23 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig,
     """
     m, names = config.block_q, ["dlse"] * takes_dlse + ["q_seqlens", "kv_seqlens", "table"] * problem.ragged
     heads, steps = _step_grid(problem, config)
+    height = math.gcd(m, ELEMENTS // pow2_ceil(problem.v_dim))  # few rows a block: short problems have few steps
+    pieces = m // height
 
     def body(out: Any, dout: Any, lse: Any, *rest: Any) -> None:
         p = at_launch(problem, dout, dout, None) if problem.opened else problem
         s, stats = dict(zip(names, rest, strict=False)), rest[-1]
-        place = ScorePlace.of(p, kd.program_id(0), kd.program_id(1), s)
-        first = place.number * m
-        rows = kd.ds(place.q_row + first, m)
+        number = kd.program_id(1)
+        place = ScorePlace.of(p, kd.program_id(0), kd.div(number, pieces), s)
+        row = kd.rem(number, pieces) * height
+        first = place.number * m + row
+        rows = kd.ds(place.q_row + first, height)
         here = p.rows(place.batch, place.head, rows)
         products = out[here].astype(kd.float32) * dout[here].astype(kd.float32)
         logs = p.lse_rows(place.batch, place.head, rows)
         total = kd.load(lse, logs, fill=-math.inf)
-        there = first + kd.arange(m) < place.queries
-        these = kd.ds((first_step(p, config, place) + place.number) * m, m)
+        there = first + kd.arange(height) < place.queries
+        these = kd.ds((first_step(p, config, place) + place.number) * m + row, height)
         where = 0 if p.ragged else place.batch
         used = place.queries > 0 if p.ragged else None  # extra lines of the table have no steps
         negative = kd.where(there & (total != -math.inf), total * -LOG2E, -math.inf)
@@ -231,8 +237,9 @@ def scored_stats_kernel(problem: ScoredProblem, config: AttentionBackwardConfig,
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(shape, kd.float32),
-        grid=(heads, steps),
+        grid=(heads, steps * pieces),
         shapes=_row_shapes(p, names, 3, {3 + len(names): (*shape[:3], of_steps(config))}),
+        compiler_params=loads_first(),
         name="attention_backward_scored_stats",
     )
     return made if p.score.has_functions else identified(made, problem, config, takes_dlse)
@@ -250,6 +257,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     tiles = m // EIGHT if narrow else dim // EIGHT
     heads, all_steps = _step_grid(p, config)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
+    pieces = tiles // several
 
     def body(dq_sum: Any, *rest: Any) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
@@ -259,11 +267,15 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
             p = at_launch(p, s["q"], s["q"], None)
             steps = s["table"].shape[0] if p.ragged else kd.cdiv(p.queries, m)
         # the last heads first: their sums were added to last, and may still be in L2
-        lines = p.heads * (1 if p.ragged else p.batch) * steps - 1 - kd.program_id(0)
-        head, tile = kd.div(lines, steps), kd.program_id(1) * several
-        place = ScorePlace.of(p, head, kd.rem(lines, steps), s)
+        head, number = (
+            p.heads * (1 if p.ragged else p.batch) - 1 - kd.program_id(0),
+            steps * pieces - 1 - kd.program_id(1),
+        )
+        head, number = kd.maximum(head, 0), kd.maximum(number, 0)  # known of them, it saves masks
+        tile = kd.rem(number, pieces) * several
+        place = ScorePlace.of(p, head, kd.div(number, pieces), s)
         step = head * steps + first_step(p, config, place) + place.number
-        value = (dq_sum[kd.ds(step * tiles + tile, several)] * p.scale).astype(p.dtype)
+        value = (kd.load(dq_sum, kd.ds(step * tiles + tile, several), bounds="promise") * p.scale).astype(p.dtype)
         if narrow:
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, dim)
             row, count, columns = tile * EIGHT, several * EIGHT, kd.ds(0, dim)
@@ -278,8 +290,9 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.heads, p.queries, p.dim), p.dtype),
-        grid=(heads * all_steps, tiles // several),
+        grid=(heads, all_steps * pieces),
         shapes=_row_shapes(p, names, 1, {0: (kd.Dim("sums"), dim if narrow else m, EIGHT)}),
+        compiler_params=loads_first(),
         name="attention_backward_scored_finish",
     )
     return made if p.score.has_functions else identified(made, problem, config)
@@ -308,6 +321,7 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
         out_type=kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype),
         grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
         shapes={0: (kd.Dim("splits"), p.batch, p.kv_heads, p.keys, dim)} if p.opened else None,
+        compiler_params=loads_first(),
         name="attention_backward_scored_sum",
     )
     return made if p.score.has_functions else identified(made, problem, splits, dim)

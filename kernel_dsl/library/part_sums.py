@@ -1,4 +1,4 @@
-"""The sum of partial results, which several kernels have."""
+"""The sum of partial results, and how kernels that mostly load have all loads in flight."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import kernel_dsl as kd
 
-REGISTERS = 168  # of a lane of a kernel that adds up parts
+REGISTERS = 168  # of a lane of a kernel that mostly loads
 
 
 def loads_first() -> kd.CompilerParams:
-    """The parameters of a kernel that adds up parts: they let the assembler issue all loads before the first addition.
+    """The parameters of a kernel that mostly loads: they let the assembler issue all loads before their first use.
 
-    Without a number of registers it saves them, and puts loads after additions: those of 8 parts, 8 sums a lane, in 11 groups.
+    Without a number of registers it saves them, and puts loads after uses: those of 8 parts, 8 sums a lane, in 11 groups.
     """
     return kd.CompilerParams(max_registers=REGISTERS)
 

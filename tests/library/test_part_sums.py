@@ -8,7 +8,9 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import combine
-from kernel_dsl.library.attention_backward_ends import SUMMED, sum_kernel
+from kernel_dsl.library.attention_backward import default_config
+from kernel_dsl.library.attention_backward_ends import ELEMENTS, SUMMED, stats_kernel, sum_kernel
+from kernel_dsl.library.attention_opened import opened
 from kernel_dsl.library.attention_sizes import AttentionProblem
 from kernel_dsl.library.first_sizes import dim_of
 from kernel_dsl.library.part_sums import sum_of_parts
@@ -41,7 +43,7 @@ def test_parts_are_added_in_order() -> None:
 
 
 def sums_kernels() -> dict[str, tuple[Any, int]]:
-    """By name: the stages of kernels that add up parts, and the registers of a lane that their first loads fill."""
+    """By name: the stages of kernels that mostly load, and the registers of a lane that their first loads fill."""
     f32, found = kd.float32, dict[str, tuple[Any, int]]()
     for parts in (8, 16):
         for M in (100, 1000, dim_of("M", 2**24)):
@@ -54,11 +56,15 @@ def sums_kernels() -> dict[str, tuple[Any, int]]:
         sums = Spec((splits, 2, 8, 1000, 128), f32)
         stages = sum_kernel(gradient, splits).lower(sums, sums, target="sm_90a")
         found[f"{splits} parts of gradients"] = stages, splits * SUMMED // 128
+    for name, problem in (("one size", gradient), ("any size", opened(gradient))):
+        rows, logs = Spec((2, 8, 1000, 128), kd.bfloat16), Spec((2, 8, 1000), f32)
+        stages = stats_kernel(problem, default_config(gradient, 132)).lower(rows, rows, logs, target="sm_90a")
+        found[f"inputs of gradients of {name}"] = stages, 2 * ELEMENTS // 2 // 128 + 4  # logarithms by vectors
     return found
 
 
-def test_all_parts_are_loaded_before_they_are_added() -> None:
-    """A lane has registers for them. With as few as the assembler takes by itself, loads wait for additions."""
+def test_all_loads_come_before_their_first_use() -> None:
+    """A lane has registers for them. With as few as the assembler takes by itself, loads wait for uses."""
     for name, (stages, needed) in sums_kernels().items():
         resources = stages.compile().resources
         assert resources.registers > needed and not resources.spills, (name, resources)
