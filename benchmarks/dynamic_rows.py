@@ -174,7 +174,8 @@ def backward(wants: Callable[[str], bool], rounds: int) -> Iterator[dict[str, An
         ((1, 16, 16), 8192, 128, causal | {"softcap": 30.0}),
     ]  # fmt: skip
     shapes = [(outer, length, length, dim, given) for outer, length, dim, given in cases]
-    for (batch, heads, kv_heads), queries, keys, dim, given in (*shapes, ((1, 8, 8), 8192, 512, 64, {})):
+    shapes += [((1, 8, 8), 8192, 512, 64, {}), ((1, 16, 16), 1000, 77, 64, {})]
+    for (batch, heads, kv_heads), queries, keys, dim, given in shapes:
         words = " ".join(f"{word}={value}" for word, value in given.items())
         length = f"S{queries}" if queries == keys else f"{queries} queries {keys} keys"
         name = f"backward B{batch} H{heads}/{kv_heads} {length} d{dim} {words}".strip()

@@ -20,7 +20,7 @@ from .attention_backward_checks import NAME, check_config, check_results, refusa
 from .attention_backward_ends import finish_kernel, stats_kernel, sum_kernel
 from .attention_backward_extras import bias_extras, bias_kernel, sinks_extras, sinks_kernel
 from .attention_backward_kernel import backward_kernel, wide_kernel
-from .attention_backward_opened import general_of, plain_opened
+from .attention_backward_opened import general_of, of_any_keys, plain_opened
 from .attention_backward_order import (
     EIGHT,
     KEYS,
@@ -340,7 +340,7 @@ class AttentionBackward(Named):
         wide = problem.dim > KEYS
         keys = ROWS if wide else KEYS
         p, t, sizes = problem, chosen, None
-        general = None if closed else plain_opened(p, chosen, blocks)
+        general = None if closed else plain_opened(p, chosen, blocks, keys)
         if general is not None:
             p, t, sizes = (
                 general,
@@ -355,7 +355,7 @@ class AttentionBackward(Named):
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)
-        return _Fast(rows, stats_kernel(p, ends, takes_dlse), main, parts, finish, sizes)
+        return _Fast(rows, stats_kernel(of_any_keys(p), ends, takes_dlse), main, parts, finish, sizes)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:

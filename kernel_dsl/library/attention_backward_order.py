@@ -14,6 +14,7 @@ import numpy as np
 import kernel_dsl as kd
 
 from .attention_sizes import ROWS, AttentionProblem
+from .first_sizes import most_of
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
@@ -86,7 +87,7 @@ def padded(queries: int, config: AttentionBackwardConfig) -> int:
 
 def one_block(p: Any, keys: int) -> bool:
     """Whether one block of `keys` has all keys: then each step is in this block alone, which stores the queries' gradient."""
-    return not p.opened and p.keys <= keys
+    return most_of(p.keys) <= keys
 
 
 def has_tail(steps: int) -> bool:

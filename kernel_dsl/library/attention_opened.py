@@ -45,12 +45,14 @@ def opened(p: AttentionProblem) -> AttentionProblem | None:
     return None if sizes is None else replace(p, **sizes)
 
 
-def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) -> ScoredProblem | None:
+def scored_opened(
+    p: ScoredProblem, *how: Any, first: FirstSizes | None = None, most_keys: int = 0
+) -> ScoredProblem | None:
     """The problem with Dims if it came with other sizes before. None for the first sizes, and if no kernel takes any
     sizes.
 
     `how`: everything besides the problem that decides the kernel. `first`: the memory of first sizes, by default the
-    forward's.
+    forward's. `most_keys`: the most keys that the kernel shall take, 0 for any number.
     """
     if not (p.batch and p.queries and p.keys) or bool(p.page) != bool(p.pages):
         return None
@@ -60,6 +62,7 @@ def scored_opened(p: ScoredProblem, *how: Any, first: FirstSizes | None = None) 
     sizes = _sizes(p, unit)
     if sizes is None:
         return None
+    sizes |= {"keys": dim_of("keys", most_keys // unit * unit, unit)} if most_keys else {}
     wanted = (p.batch, p.heads, p.queries, p.keys)
     dims = (sizes["batch"], p.heads, sizes["queries"], sizes["keys"])
     paged = {"pages": dim_of("pages", PAGES), "table": dim_of("table", sizes["keys"].max // p.page)} if p.page else {}

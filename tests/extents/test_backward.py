@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.attention_sizes import AttentionProblem
 
 from . import test_attention as forward
 from .counting import none_before
@@ -98,3 +99,22 @@ def test_gradients_on_a_gpu(name: str, sizes: Any) -> None:
         want = gradients(type(function)(), name, sizes, False)
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=0.02, atol=0.02)
+
+
+def test_keys_of_one_block_have_a_kernel_for_any_sizes() -> None:
+    """It stores the gradients of queries, as the kernel of one such size does; the kernel before it is that of all sizes."""
+    function = type(kd.library.attention_backward)()
+
+    def made(batch: int, queries: int, keys: int, dim: int) -> Any:
+        p = AttentionProblem(batch, 4, 4, queries, keys, dim, kd.bfloat16, False, 0.1, False)
+        return function._fast(p, False, None, 132, False)
+
+    for dim, most in ((64, 128), (256, 64)):
+        with none_before():
+            first, second, third, long = (
+                made(1, 500, 50, dim), made(2, 600, most, dim), made(3, 700, 40, dim), made(3, 700, most + 1, dim)
+            )  # fmt: skip
+        assert first.sizes is None and first.finish is None
+        assert second.finish is None and second.main is third.main is not first.main
+        assert long.finish is not None and long.main is not second.main
+        assert long.stats is second.stats
