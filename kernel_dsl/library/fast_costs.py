@@ -50,7 +50,7 @@ WRITTEN, RAGGED = 1.1, 2.1
 LINE_PART, LINES, SHORTER = 1024, 1.0, 0.2
 KEPT = 1.07  # the factor of DRAM traffic if weights can't be marked as read once: they evict data that must be written
 # clocks to fill a pipeline at the start of a block, and to drain it: of any kernel, of the fast one
-START, FAST_START = 1660, 2000
+START, FAST_START = 1410, 2360
 # clocks that a tile costs beside its products: barriers, first loads; and more if few steps hide them
 EDGE, EDGE_ALONE = 250, 215
 TIED = 1.04  # what blocks of a cluster lose by waiting for each other
@@ -74,6 +74,9 @@ BRIEF, BRIEF_TURNS = 4, 1.4
 # rows of the result do: 5288 x 2760 x 1384 TT with copied sides took 82 us in turns of 128 x 192, 71 in 256 x 160
 CUT_TURNS = 1.06
 CUT_ALONE = 1.08  # that of one consumer where rows of both sides begin within sectors: nothing hides its waits
+# clocks more of a product by TMA for each step that it has less than FEW, where these do not hide its store; and of each wave of
+# up to SOME steps where rows of both sides lie in two lines
+FEW, FEWER, SOME, BOTH_CUT = 7, 500, 12, 1000
 SPARSE = 1.7  # the speed-up of a sparse side: SMEM can't deliver the other side in half of the time
 SLIVER = 32  # columns: a product of fewer takes as long, because it still reads its other operand from SMEM
 # widths between those, for shapes whose tiles just exceed a whole number of waves, or fill three quarters of one
@@ -127,6 +130,9 @@ def clocks(problem: Problem, config: MatmulConfig, blocks: int, reads: Reads = E
     if ragged and t.rows > 64 and t.tile_n in BETWEEN:
         work += HIGH_STORE if t.tile_n <= WIDE else HIGH_STORE_WIDE
     work += (waves - 1) * LANE_TILE if p.lanes and not lines and t.consumers == 1 and steps <= MOSTLY_STORED else 0
+    if MOSTLY_STORED < steps < FEW and p.parts == 1 and not p.lanes:
+        work += (FEW - steps) * FEWER
+    work += min(waves, 2) * BOTH_CUT if steps <= SOME and min(reads) > 1 else 0
     made = (overlapped(work, bytes_ / DRAM_BYTES) + FAST_START) * (TIED if together > 1 else 1.0)
     if steps <= MOSTLY_STORED and not p.lanes and not p.softmax:
         made *= 1 + PIECES * (WIDEST_TILE / max(t.tile_m if t.swapped else width, WIDEST_TILE // 2) - 1)

@@ -23,7 +23,7 @@ from .vector_product import LANES, VectorConfig
 from .whole_lines import LEAST, word_bytes
 
 # Fitted to 7,000 measured routes of 776 products on one NVIDIA H200.
-LAUNCH = 2300  # clocks from the end of one kernel to full speed of the next
+LAUNCH = 2650  # clocks from the end of one kernel to full speed of the next
 # more of these for tiles by mma.sync after a packing: the fast kernel starts while the packing ends. Where 800 chose tiles, 17
 # shallow products of bytes took 0.79 to 1.0 of their time with the fast kernel: 2583 x 7200 x 3 TN 28.1 us and 35.5
 AFTER_PACKING = 2600
@@ -34,7 +34,7 @@ ALONE, TILE_ALONE = 1.3, 1.2  # the factor for a block that is alone on its mult
 LANE_LOADS = {(128, 128): 1.0, (64, 64): 1.5, (32, 32): 3.0, (8, 128): 2.0, (128, 8): 2.0}
 # the part of wgmma's rate that mma.sync reaches, by the tile: small ones load more fragments for each product
 MMA_SHARE = {
-    (128, 128): 0.39,
+    (128, 128): 0.34,
     (64, 128): 0.28,
     (64, 64): 0.21,
     (32, 128): 0.2,
@@ -45,7 +45,7 @@ MMA_SHARE = {
 SLIVER_TF32 = 0.6  # the part of that for tiles of 16 rows or columns of 4-byte elements: 6163 x 32 x 2826 took 52 us
 MMA_F64 = 115  # multiply-adds of float64 a clock
 # clocks of a step that overlap with nothing: a barrier; with mma.sync and late stages, by bytes that a lane copies at once
-STEP_LATENCY, TILE_LATENCY = 250, {16: 930, 8: 300, 4: 300, 2: 780, 1: 780}
+STEP_LATENCY, TILE_LATENCY = 250, {16: 790, 8: 300, 4: 300, 2: 780, 1: 780}
 REFILLED = 1600  # more of these if stages are filled again: loads to registers wait for GMEM in each step
 # pieces that a multiprocessor copies in a clock, by their bytes: along K, across; those of less than 4 bytes by registers
 COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
@@ -53,8 +53,8 @@ COPIES = {8: (3.3, 3.3), 4: (3.8, 5.3), 2: (2.8, 4.9), 1: (4.3, 4.3)}
 HIDDEN_COPIES = 0.55
 # clocks for each byte of a tile's store: if it is most of the work, by whole sectors, or by whole lines; otherwise; and
 # for each tile
-STORED_SECTORS, STORED_LINES, STORED, TILE = 0.053, 0.076, 0.13, 250
-STORED_LINES_SMALL = 0.063  # of tiles of at most 64 x 64, four of which are on a multiprocessor
+STORED_SECTORS, STORED_LINES, STORED, TILE = 0.061, 0.076, 0.13, 250
+STORED_LINES_SMALL = 0.0535  # of tiles of at most 64 x 64, four of which are on a multiprocessor
 # where rows begin within sectors: of tiles of at most 64 x 64, 64 x 128 and more; and the factor for words of 2 bytes
 STORED_WHOLE, STORED_WHOLE_HALVES = (0.05, 0.045, 0.062), 1.2
 # the part by which bytes from DRAM count more: if a step reads half a line of a row, 2328 x 8 x 8392 NT took 30 us; for tiles of
@@ -70,7 +70,7 @@ VECTOR_BYTES, VECTOR_PIECES, VECTOR_LATENCY, VECTOR_START = (7.1, 2.0), (2.8, 1.
 LANES_LOAD, VECTOR_SHARE, VECTOR_SUM, SAME = 9.5, 1.1, 27, 0.7
 # registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
 VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
-L2_LATENCY = 2600  # clocks of exposed loads of sums
+L2_LATENCY = 3000  # clocks of exposed loads of sums
 # clocks of each part above so many: 64 x 64 x 32768 took 12.9 us with 64 parts, 11.8 with 32
 SWIFT_PARTS, LATE_PART = 16, 100
 L2_KEEPS = 30e6  # bytes that are still in L2 when the next kernel reads them
@@ -80,6 +80,7 @@ BROKEN_READS = (
     1.45  # the factor of the time of reads if rows begin within a sector: 54 us for both sides of 5000^3, 22 of 3000^3
 )
 ONE_BY_ONE, ONE_BY_ONE_BYTES = 1.5, 2.8  # the factors for an operand that is read one element at a time
+TURNED_HALVES = 2.1  # the factor where lanes transpose elements of 16 bits: 85 MB took 21 us more than across
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 SLENDER = 32  # rows or columns of a side that has a tile of its own if it has more than half of them
 TILE_SIZES = ((128, 128), (64, 128), (64, 64), (16, 128), (128, 16))
@@ -94,6 +95,8 @@ def pack_clocks(packing: Packing | None) -> float:
     slower = 1.0 if packing.aligned else ONE_BY_ONE_BYTES if item == 1 else ONE_BY_ONE
     if packing.aligned and not packing.turned and packing.columns * item % SECTOR:
         slower = BROKEN_READS
+    if packing.turned and packing.dtype.itemsize == 2:
+        slower = TURNED_HALVES
     read, written = count * packing.columns * item * slower, count * packing.out.shape[-1] * packing.to.itemsize
     return read / PACK_READS + written / (PACK_KEEPS if written < L2_KEEPS else PACK_READS)
 

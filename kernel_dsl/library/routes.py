@@ -36,6 +36,8 @@ from .vector_product import MOST, vector_kernel, vector_options
 from .whole_lines import stores_lines
 
 Packings = tuple[Packing | None, Packing | None]
+# elements of K from which copies along K of 16 bits may pay, and the factor of their estimates: a lesser gain is not sure
+DEEP, SURE = 512, 1.02
 SHALLOW = 256  # for up to these bytes of K, storing the result may take most of the time
 
 
@@ -278,7 +280,9 @@ def _fast(
 ) -> Iterator[tuple[float, Route]]:
     packed = whole_packings(fast_packings(a, b, how, p.sparse), a, b, p.gate is None)
     for found, reads in islice(packed, 1 if config is not None or p.softmax else None):
-        yield from _fast_as(p, a, b, found, reads, config, blocks, best)
+        unsure = SURE if any(x is not None and x.turned and x.to.itemsize == 2 for x in found) else 1.0
+        for time, made in _fast_as(p, a, b, found, reads, config, blocks, best):
+            yield time * unsure, made
 
 
 def is_broken(o: Operand) -> bool:
@@ -295,18 +299,23 @@ def whole_packings(
     found: Packings, a: Operand, b: Operand, along_k: bool = False
 ) -> Iterator[tuple[Packings, costs.Reads]]:
     """(packings, the factors of the time of loads): those of `fast_packings`, and with copies of operands that are broken; with
-    `along_k` of those of 32 bits across K, too, which registers would transpose in each step.
+    `along_k` also with copies along K of those across K: registers would transpose 32 bits in each step, and sides along K can
+    have tiles of any width.
     """
     sides = (a, b)
-    turned = [along_k and is_turned(o) for o in sides]
-    slow = [pack is None and (t or is_broken(o)) for pack, t, o in zip(found, turned, sides, strict=True)]
-    for copied in product(*((False, True) if s else (False,) for s in slow)):
-        left, right = (
-            packing(o, o.dtype, o.along_k or t) if c else x
-            for c, x, t, o in zip(copied, found, turned, sides, strict=True)
-        )
+    for left, right in product(*(_ways(o, pack, along_k) for o, pack in zip(sides, found, strict=True))):
         reads = [reads_of(o) if x is None else 1.0 for x, o in zip((left, right), sides, strict=True)]
         yield (left, right), (reads[0], reads[1])
+
+
+def _ways(o: Operand, pack: Packing | None, along_k: bool) -> list[Packing | None]:
+    """An operand as `fast_packings` has it, and its copies that may pay."""
+    large = o.depth >= DEEP and o.rows >= min(costs.BETWEEN) and (o.dtype if pack is None else pack.to).itemsize == 2
+    across = along_k and not o.along_k and (large or is_turned(o))
+    if pack is not None:
+        return [pack, packing(o, pack.to, True)] if across and not pack.turned else [pack]
+    copies = [packing(o, o.dtype, o.along_k)] if is_broken(o) and not (across and is_turned(o)) else []
+    return [None, *copies, *([packing(o, o.dtype, True)] if across else [])]
 
 
 def reads_of(o: Operand) -> float:

@@ -89,6 +89,14 @@ def test_shallow_products_store_long_pieces_of_rows(shape: Any, dtype: Any) -> N
     assert (t.tile_m, t.tile_n, t.swapped) == (128, 256, False)
 
 
+@pytest.mark.parametrize(("shape", "most"), [((568, 56, 152), 3), ((144, 16, 16), 2), ((512, 512, 8192), 12)], ids=str)
+def test_blocks_of_one_tile_fill_all_stages(shape: Any, most: int) -> None:
+    """The next tile's loads fill the others, if there is one."""
+    p = Problem(*shape, bf16, bf16, bf16, b_transposed=True)
+    assert 2 <= choose.choose(p, 132).stages <= most
+    assert choose.choose(replace(p, M=100 * p.M, N=20 * p.N), 132).stages > 2
+
+
 @pytest.mark.parametrize("scaled", ["blocks", "columns"])
 def test_scales_by_blocks_of_k_have_short_bands(scaled: str) -> None:
     p = Problem(8192, 8192, 8192, e4m3, e4m3, bf16, b_transposed=True, a_scaled=True, b_scaled=scaled)

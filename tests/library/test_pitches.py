@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -137,6 +138,38 @@ def test_copies_along_k_are_right(layout: str, interpret: Any, rng: Any) -> None
     )
     made = plan_by(r, copied[0], 132).run(a, [b], [], None, None, interpret)
     assert relative(made, a.astype(np.float64) @ b.astype(np.float64)) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "side"),
+    [((20504, 1544, 11880), "TN", 1), ((792, 5320, 7992), "TN", 0), ((29944, 408, 3928), "NN", 1)],
+    ids=str,
+)
+def test_copies_along_k_have_tiles_of_any_width(shape: Any, layout: str, side: int) -> None:
+    """16 bits across K have tiles of 64, 128, 192 or 256 columns. 1544 columns make seven of 224 beside a copy along K."""
+    found = routed(*shape, bf16, layout[0] == "T", layout[1] == "T")
+    copy, t = found.packings[side], found.config
+    assert copy is not None and copy.turned and not found.packings[1 - side]
+    assert t.tile_n % 64 and t.swapped == (side == 0)
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
+@pytest.mark.parametrize("columns", [136, 101])
+@pytest.mark.sampled(2)
+def test_all_copies_of_16_bits_are_right(layout: str, columns: int, rng: Any) -> None:
+    """Of sides that TMA reads, too, and of those that it can't; each possible pair of copies once."""
+    M, N, K = 104, columns, 520
+    a = random(rng, (K, M), bf16).T if layout[0] == "T" else random(rng, (M, K), bf16)
+    b = random(rng, (N, K), bf16).T if layout[1] == "T" else random(rng, (K, N), bf16)
+    r = request(a, b, MatmulOptions(out_dtype=f32), None)
+    found = sorted(routes(r.problem, r.left, r.right, r.family, target_named("sm_90a")), key=lambda pair: pair[0])
+    ways = {x.packings: x for _, x in reversed(found) if x.kernel == "fast"}
+    turned = {tuple(p is not None and p.turned for p in pair) for pair in ways}
+    across = not r.left.along_k, not r.right.along_k
+    assert turned == set(product(*((False, True) if side else (False,) for side in across)))
+    for made in ways.values():
+        got = plan_by(r, made, 132).run(a, [b], [], None, None, True)
+        assert relative(got, a.astype(np.float64) @ b.astype(np.float64)) < 1e-5, made.packings
 
 
 def test_of_groups(monkeypatch: pytest.MonkeyPatch, interpret: Any, rng: Any) -> None:
