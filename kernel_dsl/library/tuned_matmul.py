@@ -28,7 +28,10 @@ def key_of(r: Request) -> str | None:
 
 def choice_of(route: Route) -> RouteChoice:
     """A route as a configuration."""
-    return RouteChoice(route.kernel, route.problem.parts, route.config)
+    p = route.problem
+    along = not p.a_transposed, p.b_transposed
+    lying = ["" if x is None else "along k" if k else "along rows" for x, k in zip(route.packings, along, strict=True)]
+    return RouteChoice(route.kernel, p.parts, route.config, (lying[0], lying[1]), bool(p.lanes))
 
 
 def tuned_route(r: Request, target: Target) -> Route | None:
