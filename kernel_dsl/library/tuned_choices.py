@@ -19,7 +19,7 @@ MATMUL, ATTENTION = "kernel_dsl.library.matmul", "kernel_dsl.library.attention"
 
 @dataclass(frozen=True)
 class RouteChoice:
-    """A way to compute a product: the kernel "fast", "tile", "lane" or "vector", the number of parts of K, and the kernel's sizes.
+    """A way to compute a product: a kernel ("fast", "tile", "lane" or "vector"), the number of parts of K, the kernel's sizes.
 
     `copies`: how a and b lie that are copied first, "along k" or "along rows", otherwise "". `lanes`: whether lanes store.
     """
