@@ -222,7 +222,7 @@ def _filled_stages(p: Problem, t: MatmulConfig, tiles: int, blocks: int) -> int:
     """The stages of a configuration without those that no block fills, if each block has one of the `tiles`: with less SMEM
     72 products of 5 to 15 us took 0.946 of the time, and no more than 1.03.
     """
-    other = p.scaled or p.promoted or p.softmax or p.sparse or p.int4 or p.gate is not None
+    other = p.scaled or p.promoted or p.softmax or p.sparse or p.int4 or is_mixed(p) or p.gate is not None
     return t.stages if other or t.ping_pong or tiles > blocks else min(t.stages, max(steps_of(p, t.tile_k), 2))
 
 
