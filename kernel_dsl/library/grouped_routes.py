@@ -26,8 +26,8 @@ from .latest import Launch
 from .matmul_config import MatmulConfig
 from .operands import Operand
 from .pack import pack_kernel
+from .packings import Packings, fast_packings, laid, packed_clocks, packing, tile_packings, whole_packings
 from .problem import Problem
-from .routes import Packings, fast_packings, laid, packed_clocks, packing, tile_packings, whole_packings
 from .tile_product import tile_kernel
 
 BAND = 8  # tiles of M in a band that shares L2

@@ -39,9 +39,10 @@ from .operands import (
     signature,
     turned,
 )
+from .packings import laid
 from .problem import Problem
 from .product_derivatives import matmul as differentiable
-from .routes import goes_fast, laid, sparse_goes_fast
+from .routes import goes_fast, sparse_goes_fast
 from .sparse import SparseMatrix, check_stored
 
 __all__ = [

@@ -17,7 +17,8 @@ from .operands import (
     check_apart,
     turned,
 )
-from .routes import Packings, Route, route
+from .packings import Packings
+from .routes import Route, route
 from .sparse import SparseMatrix
 from .tuned_matmul import tuned_route
 
