@@ -395,7 +395,7 @@ class Ref(NoArithmetic, RefMethods):
         if (
             minor is None
             or not type.contiguous
-            or any(d.axis == last and i != minor and d.size > 1 and d.step % 16 for i, d in enumerate(self._dims))
+            or any(d.axis == last and i != minor and _walks(d) and d.step % 16 for i, d in enumerate(self._dims))
         ):
             return 1, minor
         item = type.dtype.itemsize
@@ -404,7 +404,7 @@ class Ref(NoArithmetic, RefMethods):
         strides = strides_of([_unit(n) for n in type.shape])
         for axis in range(last, -1, -1):  # the last axes say how much of the first is asked for
             static, value = self._starts[axis]
-            moves = static != 0 or value is not None or any(d.axis == axis and d.size > 1 for d in self._dims)
+            moves = static != 0 or value is not None or any(d.axis == axis and _walks(d) for d in self._dims)
             if axis == last:
                 unit = gcd(unit, static * item)
                 if value is not None:
@@ -428,6 +428,11 @@ class Ref(NoArithmetic, RefMethods):
         if vector == 1 or minor is None:
             return Access(1, minor)
         return Access(vector, minor, not view.cuts(offsets, vector, minor))
+
+
+def _walks(dim: ViewDim) -> bool:
+    """Whether a dimension may have several elements. Index arrays may walk one whose extent the launch knows."""
+    return isinstance(dim.size, Extent) or dim.size > 1
 
 
 def _unit(size: Any) -> int:

@@ -9,11 +9,13 @@ import numpy as np
 from .. import dtypes as dt
 from ..errors import BadIndex, StoreShape
 from ..indices import WHOLE, array_of, from_start, is_index
-from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands
+from ..ir import ArrayType, Effect, MemorySpace, Op, Value, array_type, attr, operand, operands, option
 from ..layout import SCALAR
+from ..layouts import resolve_rule
 from ..refs import Ref, View, ViewDim
 from ..trace import LayoutVar, emit, traced
 from ..values import Array
+from ..view import Access
 from .access import check_writable, fill_value, mask_value, stored_value, view_of, widen
 from .broadcast import broadcast_shapes, broadcast_value
 from .cast import as_value, astype
@@ -24,7 +26,10 @@ __all__: list[str] = []
 
 
 class Gather(Op, name="gather", effect=Effect.READ):
-    """Elements at a view's index plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`."""
+    """Elements at a view's index plus, along `axes` of the root, index values. PTX `ld.global`, `ld.shared`.
+
+    `access`: the most elements along a slice that one access can move, where the index values are the same for all.
+    """
 
     any_size = True
     ref: Value = operand()
@@ -36,6 +41,7 @@ class Gather(Op, name="gather", effect=Effect.READ):
     walks: tuple[ViewDim, ...] = attr()
     checked: bool = attr()
     layout: Any = attr()
+    access: Access = option(Access())
 
     def infer(self) -> tuple[Any, ...]:
         return (ArrayType(self.view.shape, self.ref.type.dtype, self.layout),)
@@ -94,6 +100,15 @@ class GatherTarget:
         """The view and its offsets (see `Ref.view`)."""
         return view_of(self._ref, promise, len(self.shape))
 
+    def access(self, view: View) -> Access:
+        """The widest access along a slice of GMEM that no limit cuts."""
+        last = len(self._ref.type.shape) - 1
+        sliced = any(d.axis == last and d.step == 1 for d in self._ref.dims[: len(self.shape)])
+        if self._ref.type.space is not MemorySpace.GMEM or not sliced:
+            return Access()
+        vector, minor = self._ref.vector()
+        return Access() if minor is None or any(view.steps(n)[minor] for n in view.masked) else Access(vector, minor)
+
     def _aligned(self, index: Array, after: int) -> Array:
         """The index array with trailing dimensions, so that it broadcasts to the result."""
         return expand_dims(index, tuple(range(index.ndim, index.ndim + after))) if after and index.ndim else index
@@ -119,20 +134,22 @@ def _index_array(ref: Ref, item: Any, dim: int) -> Array:
     return astype(wide, dt.int32) if wide.dtype.bits < 32 else wide
 
 
-def gather(ref: Ref, index: Any, *, mask: Any, fill: Any, promise: bool) -> Array:
+def gather(ref: Ref, index: Any, *, layout: Any, mask: Any, fill: Any, promise: bool) -> Array:
     """`load` for an index with integer arrays; out-of-range elements give `fill`, and dynamic indices never wrap."""
     target = GatherTarget(ref, index)
     view, offsets = target.view(promise)
     shape = target.shape
-    layout: Any = target.open_layout()
     full = [a for a in target.arrays if a.shape == shape]
-    if full:
-        layout = full[0].type.layout
+    if layout is not None and shape:
+        layout = resolve_rule(layout, shape, "load")
+    else:
+        layout = full[0].type.layout if full else target.open_layout()
     indices = tuple(broadcast_value(a, shape, layout) for a in target.arrays)
     extra = [mask_value(mask, shape, "load"), fill_value(fill, shape, ref.dtype, "load")]
     placed = [None if e is None else broadcast_value(e, shape, layout) for e in extra]
     checked = not promise and ref.type.space is MemorySpace.GMEM
-    return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.walks, checked, layout))
+    access = target.access(view)
+    return traced(Gather(ref.root, offsets, indices, placed[0], placed[1], view, target.walks, checked, layout, access))
 
 
 def scatter(ref: Ref, index: Any, value: Any, *, mask: Any, promise: bool) -> None:

@@ -149,7 +149,7 @@ def load(
     if ref.dtype.is_packed:
         return _packed[0](ref, index, layout, mask, fill, bounds)
     if has_arrays(index):
-        return gather(ref, index, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
+        return gather(ref, index, layout=layout, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
     target = ref if index is ... else ref.slice(index)
     return load_view(target, layout=layout, mask=mask, fill=fill, promise=_bounds(bounds, "load"))
 

@@ -11,7 +11,7 @@ from kernel_dsl.layout import Layout
 from kernel_dsl.ops.atomic import AtomicCas, AtomicRmw
 from kernel_dsl.ops.dense import Dense
 from kernel_dsl.ops.gather import Gather, Scatter
-from kernel_dsl.refs import View, ViewDim, strides_of
+from kernel_dsl.refs import Access, View, ViewDim, strides_of
 
 from ..context import Context, Rules
 from ..lowered import SmemBuffer
@@ -34,6 +34,17 @@ class GatheredElements:
         checked = getattr(op, "checked", None)
         self.checked: bool = self.type.space is MemorySpace.GMEM if checked is None else checked
         self.columns: list[Regs] = [ctx.regs(i) for i in op.indices]
+
+    def groups(self, access: Access, mask: Regs | None) -> list[list[int]]:
+        """Registers that one access fills: neighbours along a slice, whose index values and mask are the same."""
+        columns = [*self.columns, *([] if mask is None else [mask])]
+        width = self.place.width(access)
+        while width > 1:
+            found = self.place.groups(width, access.minor)
+            if all(len({column[i] for i in group}) == 1 for group in found for column in columns):
+                return found
+            width //= 2
+        return [[register] for register in range(self.layout.registers)]
 
     def at(self, register: int) -> tuple[Address, V | None]:
         """(address, predicate) of one register's element."""
@@ -103,19 +114,20 @@ def lower_gather(ctx: Context, op: Gather) -> None:
     space = space_of(ctx, op.ref, loading=True)
     mask = ctx.regs(op.mask) if op.mask is not None else None
     fill = ctx.regs(op.fill) if op.fill is not None else None
-    out: Regs = []
-    for register in range(layout.registers):
-        address, predicate = elements.at(register)
+    names: dict[int, V] = {}
+    for group in elements.groups(op.access, mask):
+        address, predicate = elements.at(group[0])
         if mask is not None:
-            predicate = ctx.e.both(predicate, mask[register])
+            predicate = ctx.e.both(predicate, mask[group[0]])
         if predicate == "false":
-            out.append(ctx.e.literal(0, dtype))
-            continue
-        (name,) = emit_load(ctx, space, address, dtype, 1, predicate, pure)
-        if fill is not None and predicate is not None:
-            name = predicate.where(name, fill[register])
-        out.append(name)
-    ctx.values[op.result] = out
+            loaded = [ctx.e.literal(0, dtype)] * len(group)
+        else:
+            loaded = emit_load(ctx, space, address, dtype, len(group), predicate, pure)
+        for register, name in zip(group, loaded, strict=True):
+            if fill is not None and predicate is not None:
+                name = predicate.where(name, fill[register])
+            names[register] = name
+    ctx.values[op.result] = [names[register] for register in range(layout.registers)]
 
 
 def lower_scatter(ctx: Context, op: Scatter) -> None:
