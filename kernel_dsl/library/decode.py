@@ -11,7 +11,7 @@ from typing import Any
 import kernel_dsl as kd
 from kernel_dsl.boundary import checks_itself, public
 from kernel_dsl.diagnostics import of_kind, shown
-from kernel_dsl.dtypes import as_dtype
+from kernel_dsl.dtypes import FP8, as_dtype
 from kernel_dsl.loading import interpreted
 from kernel_dsl.named import Named
 from kernel_dsl.stages import target_named
@@ -21,7 +21,7 @@ from .attention import first_of
 from .attention_options import WIDEST
 from .decode_combine import decode_combine
 from .decode_general import decode_general
-from .decode_kernel import decode_config, decode_kernel, decode_steps, loads_words
+from .decode_kernel import decode_config, decode_kernel, decode_steps, gathers
 from .decode_opened import opened, without_sizes
 from .decode_problem import DecodeProblem
 from .first_sizes import is_later, takes_dims
@@ -245,8 +245,9 @@ def _refusal(p: DecodeProblem, arrays: dict[str, Any], target: Any, chunk: int) 
         odd = strides is not None and (strides[-1] != 1 or any(n * item % 4 for n in outer_strides(arrays[name])))
         if odd or array_address(arrays[name]) % 4:
             return f"{name} has strides {strides}, and words of it are loaded at once"
-        if loads_words(p, chunk) and not (is_gapless(arrays[name]) or _heads_last(arrays["k"], arrays["v"])):
-            return f"{name} has gaps, and float8 and pages of {p.page} keys are loaded as an array of words"
+        by_vectors = p.cache_dtype in FP8 or gathers(p, chunk)
+        if by_vectors and not (is_gapless(arrays[name]) or _heads_last(arrays["k"], arrays["v"])):
+            return f"{name} has gaps, and float8 and pages of {p.page} keys are loaded by vectors of an array without"
     return ""
 
 

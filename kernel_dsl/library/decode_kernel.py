@@ -58,7 +58,7 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int]:
     most = min(STEP // width, MOST_KEYS) if p.dim <= NARROW else 64
     if not p.page:
         return most, most
-    each = most // 2 // 16 * 16
+    each = (most if p.dim == width else most // 2) // 16 * 16
     float8 = p.cache_dtype in FP8
     # the float8 of other parts, converted, take more registers than the producer has
     chunk, block = chunks(p.page & -p.page if float8 else p.page, most) or (each, each)
@@ -69,13 +69,8 @@ def decode_steps(p: DecodeProblem) -> tuple[int, int]:
 
 
 def gathers(p: DecodeProblem, chunk: int) -> bool:
-    """Whether each key has its own page number and is loaded by words."""
+    """Whether each key has its own page number."""
     return bool(p.page) and p.page % chunk != 0
-
-
-def loads_words(p: DecodeProblem, chunk: int) -> bool:
-    """Whether lanes hold words of the cache, not single elements. The cache is then one array of words, without gaps."""
-    return gathers(p, chunk) or p.cache_dtype in FP8
 
 
 def split_count(blocks: int, slots: int, steps: int) -> int:
@@ -107,7 +102,7 @@ class _Decode:
         self.dtype = kd.float16 if p.cache_dtype in FP8 else p.dtype
         self.tiles = kd.cdiv(p.rows, ROWS)
         self.gathers = gathers(p, t.chunk)
-        self.by_words = loads_words(p, t.chunk)
+        self.by_words = p.cache_dtype in FP8  # lanes hold words of float8 elements
         # steps that are loaded ahead: float8 takes half of the registers and needs the same bytes in flight, but many
         # small pages take registers, too
         few = p.dim % 64 == 0 and t.block // t.chunk <= (4 if p.dim == NARROW else 2 if p.dim < NARROW else 1)
@@ -141,7 +136,7 @@ class _Decode:
             return ()
         start = (s["begin"] + step) * t.block
         if self.gathers:
-            key = start + self.rows(p.dim * p.cache_dtype.itemsize // 4)
+            key = start + self.rows()
             there = (step < s["count"]) & (key < s["length"])
             return (kd.load(s["page_table"].at[s["batch"]], (kd.div(key, p.page),), mask=there),)
         numbers = [start + i for i in range(0, t.block, t.chunk)]
@@ -152,15 +147,14 @@ class _Decode:
 
     def spread(self, shape: Any, item: int) -> Any:
         """The layout of rows of a cache: each lane holds 16 neighbouring bytes if possible."""
-        return kd.Layout.WG_STRIDED(shape, 1 if self.gathers else math.gcd(shape[-1] * item, 16) // item)
+        return kd.Layout.WG_STRIDED(shape, math.gcd(shape[-1] * item, 16) // item)
 
-    def row_layout(self, width: int) -> Any:
-        """The layout of one element for each row of a chunk."""
-        return self.spread((self.t.chunk, width), 4).reduce((1,), keepdims=False)
-
-    def rows(self, width: int) -> Any:
-        """The numbers of the rows of a chunk."""
-        return kd.layout_cast(kd.arange(self.t.chunk), self.row_layout(width))
+    def rows(self) -> Any:
+        """The numbers of the rows of a chunk, in the layout of one element for each."""
+        p = self.p
+        item = 4 if self.by_words else p.cache_dtype.itemsize
+        spread = self.spread((self.t.chunk, p.dim * p.cache_dtype.itemsize // item), item)
+        return kd.layout_cast(kd.arange(self.t.chunk), spread.reduce((1,), keepdims=False))
 
     def chunk(self, source: Any, step: Any, number: int, page: Any, s: dict[str, Any]) -> Any:
         """Some keys or values, zeros beyond the length."""
@@ -170,33 +164,25 @@ class _Decode:
         if self.by_words:
             source = source.bitcast(kd.uint32)
         layout = self.spread((t.chunk, source.shape[-1]), source.dtype.itemsize)
-        bounds = "promise" if self.promise else None
-        if self.gathers:
-            width = source.shape[-1]
-            row = self.rows(width)
-            pages = kd.layout_cast(page, self.row_layout(width))
-            column = kd.layout_cast(kd.broadcasted_iota(kd.int32, (t.chunk, width), 1), layout)
-            index = pages[:, None], kd.rem(start + row, p.page)[:, None], column
-            return kd.load(
-                p.head_of(source, slice(None), s["kv_head"]), index, mask=(row < left)[:, None], bounds=bounds
-            )
-        mask = kd.layout_cast(kd.arange(t.chunk), layout.reduce((1,), keepdims=False)) < left
-        how: dict[str, Any] = {"layout": layout, "mask": mask[:, None]}
+        bounds, row = "promise" if self.promise else None, self.rows()
+        how: dict[str, Any] = {"layout": layout, "mask": (row < left)[:, None]}
         if not p.page:
             rows = kd.ds(start, t.chunk)
             return kd.load(p.head_of(source, s["batch"], s["kv_head"]), (rows, slice(None)), **how)
+        if self.gathers:
+            index = page, kd.rem(start + row, p.page), slice(None)
+            return kd.load(p.head_of(source, slice(None), s["kv_head"]), index, **how, bounds=bounds)
         rows = kd.ds(kd.multiple_of(kd.rem(start, p.page), t.chunk), t.chunk)
         # a missing page is zeros on a GPU; in the interpreter the promise makes it a hazard
         return kd.load(p.head_of(source, page, s["kv_head"]), (rows, slice(None)), **how, bounds=bounds)
 
     def keep(self, x: Any, target: Any) -> None:
         """Store the result of `chunk` to SMEM, in the dtype of the products."""
-        p = self.p
         if not self.by_words:
             target[...] = x
             return
         x = kd.layout_cast(x, self.spread(x.shape, 4))  # a loop's carry may have any layout
-        words = [kd.inline_ptx(text, x, out_type=kd.uint32, pure=True) for text in TWO] if p.cache_dtype in FP8 else [x]
+        words = [kd.inline_ptx(text, x, out_type=kd.uint32, pure=True) for text in TWO]
         halves = [(word >> shift).astype(kd.uint16) for word in words for shift in (0, 16)]
         made = [kd.bitcast_convert_type(half, self.dtype) for half in halves]
         target.reshape(*x.shape, len(made))[...] = kd.stack(made, axis=2)
@@ -256,7 +242,7 @@ class _Decode:
         """Registers a lane: (of the consumer, of the producer)."""
         if self.p.dim > NARROW:
             return 240, 240
-        return (120, 136) if self.gathers else (152, 104)
+        return (144, 112) if self.gathers else (152, 104)
 
     def consume(self, q: Any, results: tuple[Any, ...], s: dict[str, Any]) -> None:
         p, t = self.p, self.t
