@@ -160,7 +160,9 @@ class _TileSteps:
     def run(self, s_acc: Any, o_acc: Any) -> Any:
         """All steps: (the sum of weighted values, the maximum, the sum of weights, the stage used last)."""
         kernel, p, s, rows = self.kernel, self.kernel.p, self.s, self.rows
-        kd.when(self.tile.count > 0)(partial(kd.barrier_wait, s["q_loaded"].at[self.place]))
+        await_queries = partial(kd.barrier_wait, s["q_loaded"].at[self.place])
+        # of a tile without keys the producer tells, too, that it has seen the release of its place
+        await_queries() if kernel.counted else kd.when(self.tile.count > 0)(await_queries)
         o_acc[...] = kd.zeros((ROWS, kernel.v_dim), kd.float32)
         steps = partial(self._all, (s_acc, o_acc))
         if p.guarded:

@@ -98,8 +98,8 @@ class ScoredProducer(ScoredTiles):
 
             @kd.when(tile.count == 0)
             def _() -> None:
-                for i in range(t.consumers):
-                    take_place(i)
+                for i in range(t.consumers):  # else consumers might release a place twice before it is taken
+                    kd.barrier_arrive(s["q_loaded"].at[take_place(i)])
 
         return (*end[:2], tiles + 1)
 

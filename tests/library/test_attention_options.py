@@ -330,6 +330,27 @@ def test_tiles_of_few_steps(stages: int, ragged: bool, interpret: Any, rng: Any,
     kd.library.attention._plans.clear()
 
 
+@pytest.mark.parametrize("params", [True, kd.InterpretParams(schedule="random", seed=1)], ids=["usual", "random"])
+@pytest.mark.parametrize(
+    ("dtype", "dim"), [(bf16, 64), (bf16, 256), (e4m3, 64)], ids=["queries twice", "queries once", "output apart"]
+)
+@pytest.mark.sampled(6)
+def test_tiles_without_keys(dtype: Any, dim: int, params: Any, rng: Any, monkeypatch: Any) -> None:
+    """Sequences may have fewer than there is room for: in such tiles a consumer may not overtake the warps that load."""
+    monkeypatch.setattr(
+        attention_scored, "scored_kernel", lambda p, t, blocks, promise: scored_kernel(p, t, 2, promise)
+    )
+    kd.library.attention._plans.clear()
+    ends = np.array([0, 200, 500, 577, 677], np.int32)
+    q, k, v = (random(rng, (677, 2, dim), dtype) for _ in "qkv")
+    options: dict[str, Any] = {"q_seqlens": ends, "kv_seqlens": ends, "config": AttentionConfig(2, 64, 2)}
+    got = kd.library.attention(q, k, v, **options, interpret=params)
+    for begin, end in itertools.pairwise(ends):
+        part = [x[None, begin:end].swapaxes(1, 2) for x in (q, k, v)]
+        assert relative(got[begin:end], reference.attention(*part).out[0].swapaxes(0, 1)) < 8e-3
+    kd.library.attention._plans.clear()
+
+
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("softcap", [30.0, 55.0, 56.0])
 @pytest.mark.sampled(9)
