@@ -102,12 +102,11 @@ class ScoredProblem:
         """The number of keys of a cache that a sequence uses."""
         if self.cache == "whole":
             return self.keys
-        lengths = s["kv_seqlens"]
+        # a tile on the grid's axes is one of a sequence, which the numbers of a launch do not show
+        bounds = "promise" if (self.alone or self.shared) and not self.ragged else None
 
-        def at(
-            sequence: Any,
-        ) -> Any:  # a tile on the grid is one of a sequence, which the numbers of a launch do not show
-            return kd.load(lengths, (sequence,), bounds="promise" if self.alone or self.shared else None)
+        def at(sequence: Any) -> Any:
+            return kd.load(s["kv_seqlens"], (sequence,), bounds=bounds)
 
         count = at(batch) if self.cache == "plain" else at(batch + 1) - at(batch)
         return kd.minimum(kd.maximum(count, 0), self.keys)
