@@ -173,11 +173,18 @@ def alternating(heads: int, blocks: int, steps: int) -> int:
 
 
 def together_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, machines: int) -> int:
-    """The number of heads whose blocks alternate, for a problem without options."""
+    """The number of heads whose blocks alternate, for a problem without options. Grouped heads whose sums have an order have
+    twice as many.
+    """
     if not p.causal:
         return alternating(p.batch * p.kv_heads, kd.cdiv(p.keys, keys), padded(p.queries, config) // config.block_q)
-    lengths = [n for n in step_counts(p, config, keys) for _ in range(config.splits)]
-    return heads_at_once(lengths, p.batch * p.kv_heads, machines)
+    lengths, heads = [n for n in step_counts(p, config, keys) for _ in range(config.splits)], p.batch * p.kv_heads
+    found = heads_at_once(lengths, heads, machines)
+    if (
+        config.in_turn and p.heads > p.kv_heads
+    ):  # a block seldom waits for the one before it in its head: that began earlier
+        return next((n for n in range(2 * found, heads) if heads % n == 0), heads)
+    return found
 
 
 def heads_at_once(lengths: list[int], heads: int, machines: int) -> int:
