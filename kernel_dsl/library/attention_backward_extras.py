@@ -17,7 +17,8 @@ from .attention_problem import ScoredProblem, ScorePlace
 from .part_sums import loads_first
 
 ROWS = 32  # rows of out and dout at a time
-HELD = 64  # dims that registers hold at a time if there are more than twice as many
+WHOLE = 128  # dims that registers hold at once
+HELD = 32  # dims that they hold at a time if there are more
 
 
 @cache
@@ -103,6 +104,7 @@ def bias_kernel(problem: ScoredProblem, dtype: Any, takes_dlse: bool) -> Any:
         out_type=kd.ShapeDtypeStruct(p.score.bias or (), dtype),
         grid=(math.prod(_extents(p)[1]),),
         shapes=gradient_shapes(p, ["bias", *names]) if p.opened else None,
+        compiler_params=kd.CompilerParams(max_registers=255),  # the assembler's own limit is lower, and spills
         name="attention_backward_bias",
     )
     return made if p.score.has_functions else identified(made, problem, dtype, takes_dlse)
@@ -119,8 +121,13 @@ def _by_dot(p: ScoredProblem) -> bool:
 
 
 def _tile(p: ScoredProblem) -> tuple[int, int]:
-    """The queries and keys of a tile."""
-    return (64, 64) if _by_dot(p) else (4, 16)
+    """The queries and keys of a tile: fewer keys if lanes hold those of all steps, and these are long."""
+    if not _by_dot(p):
+        return 4, 16
+    by_batch, by_head, *_ = _alone(p)
+    one_batch = isinstance(p.batch, int) and p.batch == 1
+    same = (one_batch or not by_batch) and (p.kv_heads == 1 or not by_head)
+    return 64, 32 if same and any(64 < dim <= WHOLE for dim in (p.dim, p.v_dim)) else 64
 
 
 def _alone(p: ScoredProblem) -> list[bool]:
@@ -220,7 +227,7 @@ class _BiasGradient:
         if not _by_dot(self.p):
             left, right = (x[(*at, slice(None))].astype(self.wide) for x, at in ((a, a_at), (b, b_at)))
             return kd.sum(left[:, None, :] * right[None], axis=2)
-        if dim <= 2 * HELD:
+        if dim <= WHOLE:
             return part(0, kd.cdiv(dim, 16) * 16)
         # hide the numbers: otherwise the loop keeps keys that are the same in all steps in registers
         zero = kd.optimization_barrier(kd.full((), 0, kd.int32))
@@ -239,7 +246,7 @@ class _BiasGradient:
             dout, out = (x[(*at, dims)].astype(self.wide) for x in (self.dout, self.out))
             return kd.sum(dout * out, axis=1)
 
-        if not _by_dot(self.p) or dim <= 2 * HELD:
+        if not _by_dot(self.p) or dim <= WHOLE:
             return some(slice(None))
         return kd.loop(1, kd.cdiv(dim, HELD), init_carry=some(kd.ds(0, HELD)))(
             lambda n, total: total + some(kd.ds(kd.optimization_barrier(n) * HELD, HELD))

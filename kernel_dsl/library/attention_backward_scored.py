@@ -44,7 +44,7 @@ from .attention_problem import ScoredProblem, ScorePlace
 from .attention_sizes import LOG2E, AttentionProblem
 from .part_sums import loads_first
 
-SPLITS = 1, 2, 4, 8
+SPLITS = 1, 2, 4, 8, 12, 16
 STEP = 64  # queries of a step, for estimates
 FIXED = 2  # the cost of a block, in steps
 FREE = 200  # registers for accumulators and left operands
@@ -102,7 +102,8 @@ def _scored_config(
         if linear and dim < KEYS:
             return AttentionBackwardConfig(96, in_turn=in_turn, splits=splits)
         if score.softcap is not None and dim == KEYS and changes_heads(p):
-            return AttentionBackwardConfig(64, apart=True, in_turn=in_turn, splits=splits)
+            rows = 32 if score.causal and score.window is not None else 64
+            return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)
         if linear or score.softcap is not None:
             tight = p.ragged or (opened and in_turn and score.softcap is not None)
             rows = 48 if dim == KEYS and score.causal and tight else 64
@@ -111,15 +112,18 @@ def _scored_config(
         rows = 64
         if dim == KEYS and in_turn and p.ragged:  # a fourth warpgroup leaves fewer registers
             rows = 32
+        elif dim == KEYS and score.bias is not None and changes_heads(p):
+            rows = 32  # two steps have the 64 queries
         elif dim == KEYS and score.bias is not None and (opened or score.softcap is not None):
             rows = 48
         return AttentionBackwardConfig(rows, apart=True, in_turn=in_turn, splits=splits)
     if dim == KEYS:
         # queries that are narrower than their tiles, beside a fourth warpgroup, leave fewer registers
-        tight = in_turn and p.ragged and p.dim <= 64
+        tight = in_turn and p.ragged and p.dim < KEYS
         ends = score.window is not None and score.causal == "bottom_right" and changes_heads(p)
-        rows = 48 if tight or ends else 64
-        return AttentionBackwardConfig(rows, stages=3, dout_stages=3, in_turn=in_turn, splits=splits)
+        rows = 48 if (tight and p.dim <= 64) or ends else 64
+        apart = tight and rows == 64  # as fast as together
+        return AttentionBackwardConfig(rows, stages=3, dout_stages=3, apart=apart, in_turn=in_turn, splits=splits)
     masked = bool(score.causal) or score.window is not None or score.mask_mod is not None
     rows = 64 if p.queries <= 64 else 96 if in_turn and p.ragged and masked else 128
     return AttentionBackwardConfig(rows, in_turn=in_turn, splits=splits)

@@ -125,6 +125,8 @@ class ScoredWalk(ScoredScores):
         part, rest = kd.div(number, several), kd.rem(number, several)
         head = part * self.together + kd.rem(rest, self.together)
         tile = kd.div(rest, self.together)
+        if p.score.window is not None and isinstance(self.blocks, int) and self.blocks == 1:
+            tile = kd.optimization_barrier(tile) & 1  # of a known number, masks take registers outside the loop
         if "order" in s:
             by_batch = p.mask_by[0] if self.opened else s["order"].shape[0] != 1
             tile = s["order"][kd.div(head, p.kv_heads) if by_batch else 0, 0, tile]

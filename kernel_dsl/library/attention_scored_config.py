@@ -177,8 +177,9 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
     # float8's two loops beside a mask leave no registers for the numbers of 128 keys
     most = 112 if p.narrow is not None and (p.score.causal or p.score.window is not None) else 128
     if dv <= 64 and (light or alone or (bounded(p) and without_functions)):
-        # small pages take registers from consumers, and so do logarithms beside float8's two loops
-        rows = 96 if 0 < p.page < 128 else 112 if p.narrow is not None and p.lse else 128
+        # small pages take registers from consumers, and beside float8's two loops so do logarithms, and windows of ragged lengths
+        small = 0 < p.page < 128 or (p.narrow is not None and p.ragged and p.score.window is not None)
+        rows = 96 if small else 112 if p.narrow is not None and p.lse else 128
         choices = [AttentionConfig(3, rows, 3, turns=True)]
     elif dv <= 64:
         choices = [AttentionConfig(2, most, 3), AttentionConfig(2, most, 2)]

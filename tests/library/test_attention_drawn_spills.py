@@ -98,6 +98,23 @@ def test_gradients(seed: int) -> None:
     check_gradients(drawn, with_dlse=drawn.some.random() < 0.2)
 
 
+@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.sampled(60)
+def test_gradients_of_biases(seed: int) -> None:
+    """Those of a bias that is broadcast along some axes have a kernel of their own."""
+    drawn = Drawn(seed, ("bias",), (bf16,))
+    bias = drawn.options["bias"]
+    extents = drawn.batch, drawn.heads, drawn.queries, drawn.keys
+    kept = [drawn.some.random() < 0.6 for _ in range(3)]
+    shape = tuple(n if keep else 1 for n, keep in zip(extents, [*kept, True], strict=True))
+    drawn.options["bias"] = Struct(shape, bias.dtype)
+    q, k, v = drawn.inputs()
+    out, lse = drawn.rows(drawn.heads, drawn.queries, drawn.v_dim), Struct(extents[:3], f32)
+    for stages in attention_backward.lower(out, q, k, v, out, lse, **drawn.options, target="sm_90a"):
+        if stages.name == "attention_backward_bias":
+            check(stages, drawn)
+
+
 # (heads, key heads, queries, keys, dim, dim of values) and options, of kernels that had spilled
 KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "each step is of another head": ((4, 1, 64, 64, 128, 128), {"softcap": 30.0, "window": 1000}),
@@ -107,6 +124,14 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "queries that are narrower than their tiles": ((16, 4, 333, 500, 64, 128), {"ragged": True}),
     "lanes with wide rows": ((16, 4, 333, 500, 256, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
     "wide rows in order": ((16, 4, 333, 500, 192, 192), {"ragged": True, "softcap": 9.0, "window": 1000}),
+    "both ends of a window in turn": (
+        (16, 1, 4096, 64, 64, 64),
+        {"causal": "bottom_right", "window": 1000, "deterministic": True, "batch": 2},
+    ),
+    "a bias, and each step is of another head": (
+        (16, 1, 64, 8192, 72, 72),
+        {"bias": Struct((1, 1, 64, 8192), f32), "batch": 1},
+    ),
 }
 
 
@@ -115,8 +140,9 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 def test_known_gradients(case: str) -> None:
     (heads, kv_heads, queries, keys, dim, v_dim), options = KNOWN[case]
     drawn = Drawn(0, ("plain",), (bf16,))
-    drawn.heads, drawn.kv_heads, drawn.queries, drawn.keys, drawn.batch = heads, kv_heads, queries, keys, 8
+    drawn.heads, drawn.kv_heads, drawn.queries, drawn.keys = heads, kv_heads, queries, keys
     drawn.dim, drawn.v_dim, drawn.options, drawn.ragged = dim, v_dim, dict(options), "ragged" in options
+    drawn.batch = drawn.options.pop("batch", 8)
     if drawn.options.pop("ragged", False):
         drawn.options |= {name: Struct((9,), kd.int32) for name in ("q_seqlens", "kv_seqlens")} | {
             "deterministic": True
@@ -134,6 +160,18 @@ def test_known_float8(dim: int, bias: tuple[int, ...]) -> None:
     drawn.batch, drawn.queries, drawn.keys, drawn.dim, drawn.v_dim = 1, 128, 128, dim, dim
     drawn.options = {"causal": True, "window": 64, "bias": Struct(bias, f32), "q_scale": Struct((1, 16), f32)}
     check(attention.lower(*drawn.inputs(), **drawn.options, return_lse=True, target="sm_90a"), drawn)
+
+
+@pytest.mark.parametrize("causal", [False, True, "bottom_right"])
+@pytest.mark.parametrize("dim", [16, 64])
+@pytest.mark.sampled(6)
+def test_known_ragged_float8(dim: int, causal: bool | str) -> None:
+    """Two loops beside the ends of a window and the places of sequences."""
+    drawn = Drawn(0, ("ragged",), (f8,))
+    drawn.heads, drawn.kv_heads, drawn.batch, drawn.queries, drawn.keys = 32, 1, 2, 1024, 2048
+    drawn.dim, drawn.v_dim, drawn.options = dim, dim, {"causal": causal, "window": 64}
+    drawn.options |= {name: Struct((3,), kd.int32) for name in ("q_seqlens", "kv_seqlens")}
+    check(attention.lower(*drawn.inputs(), **drawn.options, target="sm_90a"), drawn)
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": "bottom_right", "softcap": 9.0}], ids=str)
