@@ -125,8 +125,7 @@ def _tile(p: ScoredProblem) -> tuple[int, int]:
     if not _by_dot(p):
         return 4, 16
     by_batch, by_head, *_ = _alone(p)
-    one_batch = isinstance(p.batch, int) and p.batch == 1
-    same = (one_batch or not by_batch) and (p.kv_heads == 1 or not by_head)
+    same = (not by_batch or (not p.opened and p.batch == 1)) and (p.kv_heads == 1 or not by_head)
     return 64, 32 if same and any(64 < dim <= WHOLE for dim in (p.dim, p.v_dim)) else 64
 
 
