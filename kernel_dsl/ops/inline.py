@@ -31,6 +31,7 @@ _ANY = r"\$\$|\$(\d+)(?:\[(\d+|\*)\])?|\$"
 class RefAddress(Op, name="ref_address"):
     """The address of a view's first element: in SMEM 32 bits, in GMEM 64. PTX `add`."""
 
+    any_dim = True
     ref: Value = operand()
     offsets: tuple[Value, ...] = operands()
     view: View = attr()
@@ -53,7 +54,7 @@ class InlineRegisters(InlinePtx, name="inline_registers"):
 
 def address_of(ref: Ref, op: str) -> Array:
     """The address of a Ref's first element. Raises `BadArgument` for a buffer in tiles or with a swizzle."""
-    view, offsets = ref.view(promise=True)
+    view, offsets = ref.view(promise=True, own=0)  # no extent has a part in it
     type = ref.type
     if type.tiling or type.swizzle is not Swizzle.NONE:
         hint = "allocate it without transforms, or load from it"

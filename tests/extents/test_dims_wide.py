@@ -113,3 +113,18 @@ def test_what_is_left_of_a_bounded_extent_has_32_bits(most: int | None, narrow: 
     x = np.arange(1000, dtype=np.float32)
     for size in (1, 63, 64, 65, 1000):
         np.testing.assert_array_equal(kernel(x[:size], interpret=True), x[:size])
+
+
+@pytest.mark.parametrize("interpret", [True, pytest.param(False, marks=pytest.mark.gpu)], ids=["interpreter", "gpu"])
+def test_addresses_of_views_have_the_strides_of_the_launch(interpret: bool) -> None:
+    """An address needs no extent, but those that make a stride."""
+
+    @kd.kernel(out_type=kd.ShapeDtypeStruct((2,), kd.int64), shapes={"x": (4, kd.Dim("N"))})
+    def apart(x: Any, out: Any) -> None:
+        views = x, x.at[2], x.at[1, kd.ds(3, 4)]
+        first, row, part = (kd.inline_ptx("mov.b64 $0, $1;", view, out_type=kd.int64) for view in views)
+        out[0], out[1] = row - first, part - first
+
+    for n in (5, 8, 1000):
+        assert np.asarray(apart(np.zeros((4, n), np.float32), interpret=interpret)).tolist() == [8 * n, 4 * n + 12]
+    assert len(apart.specialisations()) == 1
