@@ -25,6 +25,14 @@ def general_extras(p: ScoredProblem) -> list[str]:
     return p.extras + ["table"] * p.ragged
 
 
+def _keys_at_once(p: ScoredProblem, wide: Any) -> int:
+    """The number of keys of a step."""
+    keys, row = KEYS, ROWS * pow2_ceil(max(p.dim, p.v_dim)) * wide.itemsize // 512
+    while keys > 1 and (keys + 3) * row > MOST:
+        keys //= 2
+    return keys
+
+
 @cache
 def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     """The kernel `(q, k, v, *extras) -> out` or `-> (out, lse)`; `general_extras` names the arrays between.
@@ -33,9 +41,7 @@ def attention_general(problem: ScoredProblem, promise: bool = False) -> Any:
     """
     p, names = problem, general_extras(problem)
     wide = kd.float64 if p.dtype == kd.float64 else kd.float32
-    block_kv, row = KEYS, ROWS * pow2_ceil(max(p.dim, p.v_dim)) * wide.itemsize // 512
-    while block_kv > 1 and (block_kv + 3) * row > MOST:
-        block_kv //= 2
+    block_kv = _keys_at_once(p, wide)
 
     def body(q: Any, k: Any, v: Any, *rest: Any) -> None:
         s, (out, *lse) = dict(zip(names, rest, strict=False)), rest[len(names) :]

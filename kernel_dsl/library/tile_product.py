@@ -80,7 +80,7 @@ def tile_kernel(problem: Problem, config: TileConfig) -> Any:
         },
         grid=grid_for(p, t),
         # otherwise ptxas spills a register or two to fit another block on a multiprocessor
-        compiler_params=kd.CompilerParams(max_registers=255 if p.thrice or p.busy or p.lanes else None),
+        compiler_params=kd.CompilerParams(max_registers=255 if p.thrice or p.promoted or p.busy or p.lanes else None),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made

@@ -164,10 +164,13 @@ class AccessPlace:
         key = ("room", number, end, wide)
         found = self._cache.get(key)
         if found is None:
-            start = self.limit_start(number)
-            found = end - start if isinstance(end, int) else self.ctx.extent(end) - start
+            start, fits = self.limit_start(number), False
+            if isinstance(end, int):
+                found = end - start  # LLVM finds out whether it is in i32
+            else:
+                found = self.ctx.extent(end) - start
+                fits = not wide and end.most < 1 << 32 and self._room_fits(number, end)
             if not wide:
-                fits = not isinstance(end, int) and self._room_fits(number, end)  # of numbers, LLVM finds it out
                 found = (found if fits else found.clamp(-(1 << 31), (1 << 31) - 1)).trunc("i32")
             self._cache[key] = found
         return found

@@ -289,7 +289,7 @@ def test_splits_of_short_gradients() -> None:
         return scored_backward_config(p, 132, False).splits
 
     assert [splits(2, (8, 8), (128, 128), 160, False), splits(4, (16, 16), (197, 197), 112, True)] == [1, 1]
-    assert [splits(1, (1, 1), (8192, 8192), 96, False), splits(8, (4, 1), (1000, 128), 32, False)] == [2, 8]
+    assert [splits(1, (1, 1), (8192, 8192), 96, False), splits(8, (4, 1), (1000, 128), 32, False)] == [2, 16]
     assert splits(1, (16, 4), (4096, 4096), 80, True) == 2
 
 

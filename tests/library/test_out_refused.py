@@ -94,7 +94,7 @@ def test_refused(name: str) -> None:
 @pytest.mark.parametrize("side", [0, 1])
 def test_memory_that_a_side_shares_in_part_is_told_by_words_of_the_call(side: int) -> None:
     """The body's `*refs` are no words of the caller's."""
-    x, other = ones(64, 32), ones(32, 32)
-    sides = (x[:32], other) if side == 0 else (other, x[:32])
+    x, other = ones(512, 256), ones(256, 256)
+    sides = (x[:256], other) if side == 0 else (other, x[:256])
     with pytest.raises(kd.Error, match=f"input {('.a.', '1')[side]} and output 0 of kernel 'matmul' overlap in memory"):
-        kd.library.matmul(*sides, out=x[16:48], interpret=True)
+        kd.library.matmul(*sides, out=x[16:272], interpret=True)
