@@ -86,9 +86,9 @@ class Attention(Named):
     float8_e4m3fn, if dim and v_dim are multiples of 8 from 16 to 256 and the rows of 16-bit inputs are contiguous and
     begin at multiples of 16 bytes. All other calls use a slower kernel, and log the reason.
 
-    Raises `BadCallArgument` for wrong arrays or options, and `BadCallValue` for shapes that don't fit, no keys, lengths
-    that decrease, values out of range, options that exclude each other, or an `out` that is `k` or `v`. The method is
-    that of FlashAttention-2 and 3 (Dao, 2023; Shah et al., 2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
+    Raises `BadCallArgument` for wrong arrays or options, and `BadCallValue` for shapes that don't fit, lengths that
+    decrease, values out of range, options that exclude each other, or an `out` that is `k` or `v`. The method is that
+    of FlashAttention-2 and 3 (Dao, 2023; Shah et al., 2024), by wgmma (PTX ISA 9.7.15) and TMA (9.7.9.27).
     """
 
     _called = "library.attention"

@@ -165,7 +165,7 @@ class AttentionBackward(Named):
     reason.
 
     Raises `BadCallArgument` for wrong arrays or options, or a `score_mod` without a known derivative; `BadCallValue`
-    for shapes that don't fit, no keys, values out of range, or options that exclude each other. Float8 inputs have no
+    for shapes that don't fit, values out of range, or options that exclude each other. Float8 inputs have no
     gradients. The method is that of FlashAttention-2 (Dao, 2023), by wgmma (PTX ISA 9.7.15), TMA and its reductions
     (9.7.9.27).
     """

@@ -194,8 +194,6 @@ class _Check(Refusals):
         if as_dtype(k.dtype) != dtype or as_dtype(v.dtype) != dtype or not dtype.is_float:
             what = f"q is {dtype}, k is {as_dtype(k.dtype)} and v is {as_dtype(v.dtype)}"
             raise self.bad_dtype(what, "give all three one float dtype")
-        if not keys and queries and (not ragged or cache):
-            raise self.value("there are no keys", "a softmax needs at least one key")
         bias = self.extras(o, batch, heads, kv_heads, queries, keys, ragged, dtype)
         score = Score(
             ALIGNMENTS[o.causal],
