@@ -1,4 +1,4 @@
-"""`kd.torch`: the library in PyTorch's place, and known to `torch.compile`. PyTorch is imported with it, where there is one."""
+"""`kd.torch`: the library in PyTorch's place, and functions in its graphs. PyTorch is imported with it, where there is one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,6 @@ try:
     _torch: Any = import_module("torch")
 except ImportError:
     _torch = None
-
-
-def _let_into_graphs() -> None:
-    """Let torch.compile take the library's calls into its graph as they are. It finds the ops of
-    `library/differentiable.py` in them.
-    """
-    dynamo = import_module("torch._dynamo")
-    for name in library.SEEN:
-        known = getattr(library, name)
-        vars(known)["__name__"] = name
-        dynamo.allow_in_graph(known)
-
-
-if _torch is not None:
-    _let_into_graphs()
 
 
 def function(body: Callable[..., Any]) -> Any:

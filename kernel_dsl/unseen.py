@@ -1,19 +1,22 @@
 """What torch.compile must not take apart: the frames of this package, and those that they call.
 
 A kernel is no op of PyTorch, so a compiled function breaks its graph at a call of one. Without the marks below torch.compile
-would then compile each Python frame of the call, which takes it minutes.
+would then compile each Python frame of the call, which takes it minutes. Functions of the library are ops where tensors have
+no memory, and go into the graph whole.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import CodeType
 from typing import Any, TypeVar
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _codes: set[CodeType] = set()  # of functions that users call
 _left: set[CodeType] = set()  # those that torch.compile does not know yet
+_whole: list[Any] = []  # functions for graphs that torch.compile does not know yet
 
 
 def unseen(function: _T, why: str) -> _T:
@@ -26,11 +29,49 @@ def unseen(function: _T, why: str) -> _T:
     return function
 
 
-def seen(*functions: Any) -> None:
-    """Let torch.compile look into functions again: they find ops of PyTorch for tensors without memory."""
-    for function in functions:
-        marked: Any = function if hasattr(function, "__code__") else vars(type(function))["__call__"]
-        marked._torchdynamo_disable = False
+def in_graphs(name: str, function: Any) -> None:
+    """Let torch.compile take calls of a public function into its graph as they are.
+
+    There the function gets tensors without memory, for which it calls ops of PyTorch. `torch._dynamo` takes more than a
+    second to import, so it is not imported here: it learns of the function when it is imported.
+    """
+    marked: Any = function if hasattr(function, "__code__") else vars(type(function))["__call__"]
+    marked._torchdynamo_disable = False
+    vars(function)["__name__"] = name
+    _whole.append(function)
+    dynamo = sys.modules.get(_Import.name)
+    if hasattr(dynamo, "allow_in_graph"):
+        _allow(dynamo)
+    elif not any(isinstance(finder, _Import) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Import())
+
+
+def _allow(dynamo: Any) -> None:
+    """Tell `torch._dynamo` the functions that it does not know yet."""
+    while _whole:
+        dynamo.allow_in_graph(_whole.pop())
+
+
+class _Import:
+    """A finder of modules that waits for the import of `torch._dynamo`, and then tells it the functions."""
+
+    name = "torch._dynamo"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)  # so that the others find it
+        spec = find_spec(name)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _allow(module)
+
+            loader.exec_module = exec_module
+        return spec
 
 
 def tell_torch() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_dsl.late import unknown
 from kernel_dsl.loading import import_launches
-from kernel_dsl.unseen import seen, tell_torch
+from kernel_dsl.unseen import in_graphs, tell_torch
 
 if TYPE_CHECKING:
     from .all_to_all import all_to_all
@@ -106,8 +106,7 @@ _PLACES = {
     **dict.fromkeys(("sparse_compress", "sparse_decompress"), "sparse"),
 }
 _PUBLIC = frozenset((*__all__, *_PLACES))
-# the functions into which torch.compile looks; `kernel_dsl/torch.py` makes them known to it
-SEEN = (
+_IN_GRAPHS = (  # of torch.compile
     "attention",
     "conv2d",
     "grouped_matmul",
@@ -133,8 +132,8 @@ def __dir__() -> list[str]:
 
 
 def _enter(name: str, found: Any) -> Any:
-    if name in SEEN:
-        seen(found)
+    if name in _IN_GRAPHS and globals().get(name) is not found:
+        in_graphs(name, found)
     tell_torch()
     globals()[name] = found
     return found

@@ -293,6 +293,8 @@ def _torch_op(rule: Derivative, count: int, name: str) -> Any:
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved, given = ctx.saved_tensors, list(gradients[: rule.firsts])
+        if all(x is None for x in given):  # nothing that depends on the results has a gradient
+            return packed([None] * count)
         alone = all(x is None for x in given[1:])
         if rule.optional:
             given[0] = torch.zeros_like(saved[count]) if given[0] is None else given[0]
