@@ -164,7 +164,8 @@ def of_sums(p: Problem, sums: Any) -> Problem:
 def unit_of_rows(p: Problem, left: Any) -> int:
     """A divisor of M of a kernel for any M; 0 if there is none. `left`: the packing of a, or None."""
     vector = VECTOR // p.dtype.itemsize
-    if p.M == 1 and p.K * p.dtype.itemsize % VECTOR:
+    widths = p.K * p.dtype.itemsize, p.N * p.out_dtype.itemsize
+    if p.M == 1 and (p.sparse or any(width % VECTOR for width in widths)):
         return 0  # TMA takes a single row with any stride, but needs aligned strides for several rows
     turned = p.a_transposed or (left is not None and left.turned)
     return vector if turned and p.M % vector == 0 else 1
@@ -177,8 +178,6 @@ def opened_route(route: Any, limit: Limit = ANY) -> Any:
         return None
     if route.kernel == "vector" and not route.config.of_a:
         return None  # the rows of a are the vectors
-    if p.M == 1 and (p.sparse or p.N * p.out_dtype.itemsize % VECTOR):
-        return None  # such as a single row of a
     left = route.packings[0]
     unit = unit_of_rows(p, left)
     if left is not None and (route.kernel != "lane" or p.M * left.to.itemsize % VECTOR):
