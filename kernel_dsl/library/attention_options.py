@@ -332,10 +332,10 @@ class _Check(Refusals):
 def tiles_of_bias(bias: Any, shape: tuple[int, ...], queries: int, keys: int) -> Any:
     """The dtype of a bias whose tiles of queries and keys TMA can load; None if it can't.
 
-    A bias of a single query counts as one that broadcasts, which gives None.
+    A bias of a single query, or key, counts as one that broadcasts, which gives None.
     """
     dtype, strides = as_dtype(bias.dtype), element_strides(bias)
-    if shape[-2:] != (queries, keys) or queries == 1 or dtype.itemsize not in (2, 4) or array_address(bias) % 16:
+    if shape[-2:] != (queries, keys) or 1 in shape[-2:] or dtype.itemsize not in (2, 4) or array_address(bias) % 16:
         return None
     rows = [keys] if strides is None else strides[:-1]
     odd = strides is not None and strides[-1] != 1

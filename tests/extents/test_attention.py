@@ -245,6 +245,23 @@ def test_a_third_length_compiles_nothing(
     assert not later[2], "and serves all that come"
 
 
+LOOKS_BACK = ("causal", "window", "linear", "masked", "masked ragged", "softcap")  # their queries need as many keys
+
+
+@pytest.mark.parametrize("name", ["tiled", *(name for name in CALLS if name != "tiled" and "paged" not in name)])
+@pytest.mark.sampled(4)
+def test_lengths_of_one(name: str) -> None:
+    """Of a batch, of queries and of keys, before and after others: an extent of 1 looks like one that broadcasts."""
+    function, rng = type(kd.library.attention)(), np.random.default_rng(6)
+    with none_before():
+        for batch, queries, keys in ((1, 32, 1), (2, 40, 72), (1, 33, 1), (3, 1, 1), (1, 1, 24)):
+            sizes = batch, queries, max(keys, queries) if name in LOOKS_BACK else keys
+            arrays, options = call_of(name, rng, sizes)
+            got = function(*arrays, **options, interpret=True)
+            with none_before():
+                assert same(got, type(function)()(*arrays, **options, interpret=True)), sizes
+
+
 @pytest.mark.parametrize("together", [1, 2, 4])
 def test_heads_that_go_together_in_any_number(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal tiles differ in length, so heads take turns: long tiles of several heads come first. The bits are the same."""
