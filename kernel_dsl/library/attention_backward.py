@@ -28,6 +28,7 @@ from .attention_backward_order import (
     TAIL,
     AttentionBackwardConfig,
     WalkNumbers,
+    all_at_once,
     first_stores,
     has_tail,
     makespan,
@@ -349,9 +350,10 @@ class AttentionBackward(Named):
             )
         elif not config and t.in_turn and p.causal and p.keys > p.queries > ROWS and p.dim <= ROWS:
             t = replace(t, block_q=96)  # blocks without a query beside longer steps would spill
-        main = (wide_kernel if wide else backward_kernel)(p, t, blocks)
+        ours = p if general is None else replace(general, alone=all_at_once(problem, chosen, keys, blocks))
+        main = (wide_kernel if wide else backward_kernel)(ours, t, blocks)
         rows = t.block_q if wide else p.dim
-        parts = sum_kernel(p, t.splits) if chosen.splits > 1 else None
+        parts = sum_kernel(p, chosen.splits) if chosen.splits > 1 else None
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)

@@ -63,6 +63,8 @@ class WalkBuffers:
         self.ragged: bool = self.opened or p.keys % keys != 0
         self.own_tiles: int = tiles if by_row else tiles // CONSUMERS
         self.part: int = self.own_tiles // config.dq_parts  # tiles of a copy
+        # whether all blocks run at once: each finds its part by its places on the grid's axes, without a division
+        self.single: bool = self.opened and p.alone
         count = splits_dim() if self.opened and self.splitting else config.splits
         self.multiprocessors: int = multiprocessors
         units = p.batch * p.kv_heads * self.blocks
@@ -119,6 +121,14 @@ class WalkBuffers:
         if not self.stays:
             return self.grid
         return self.multiprocessors if self.opened else min(self.grid, self.multiprocessors)
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The axes of the grid and their extents."""
+        if not self.single:
+            return {"block": self.launched}
+        sharing = {"split": splits_dim()} if self.splitting else {}
+        return sharing | {"keys": self.blocks, "head": self.p.batch * self.p.kv_heads}
 
     @property
     def key_slots(self) -> int:

@@ -15,8 +15,7 @@ from .attention_sizes import LOG2E, AttentionProblem
 from .part_sums import loads_first, sum_of_parts
 
 ELEMENTS = 4096  # of a block
-TOGETHER = 4  # parts that are loaded together, where each call gives their number
-AT_ONCE = 6  # the same at the most, where their number is known: eight and more spilled
+AT_ONCE = 6  # parts that are loaded together at the most: eight and more spilled
 SUMMED = 1024  # of a block that sums parts: a lane waits for one part after the other, so small blocks hide more of it
 
 
@@ -121,7 +120,7 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
 def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
     """The kernel `(dk_parts, dv_parts) -> (dk, dv)`; the parts are float32 (splits, batch, kv_heads, keys, dim).
 
-    A kernel for any sizes takes any number of splits.
+    Kernels for any sizes are for a number of splits, too: one for any number masked its loads, and took up to a tenth of a call.
     """
     p = problem
     rows = SUMMED // p.dim
@@ -133,7 +132,7 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
         here = kd.program_id(0), kd.program_id(1), kd.ds(kd.div(number, 2) * rows, rows)
 
         def add_up(parts: Any, out: Any) -> None:
-            out[here] = sum_of_splits(parts, here, None if p.opened else splits).astype(p.dtype)
+            out[here] = sum_of_splits(parts, here, splits).astype(p.dtype)
 
         # a block for each sum, so that the loads of one don't wait for those of the other
         kd.cond(kd.rem(number, 2) == 0, partial(add_up, dk_parts, dk), partial(add_up, dv_parts, dv))
@@ -144,14 +143,13 @@ def sum_kernel(problem: AttentionProblem, splits: int) -> Any:
         body,
         out_type=(like_k, like_k),
         grid=(p.batch, p.kv_heads, kd.cdiv(p.keys, rows) * 2),
-        shapes=dict.fromkeys((0, 1), (kd.Dim("splits"), *shape)) if p.opened else None,
+        shapes=dict.fromkeys((0, 1), (splits, *shape)) if p.opened else None,
         compiler_params=loads_first(),
         name="attention_backward_sum",
     )
     return identified(made, problem, splits)
 
 
-def sum_of_splits(parts: Any, here: tuple[Any, ...], splits: int | None) -> Any:
-    """The sum over splits at one place, in order. With `splits` None the launch gives their number."""
-    together = min(splits or TOGETHER, AT_ONCE)
-    return sum_of_parts(lambda number: parts[(number, *here)], splits or parts.shape[0], together)
+def sum_of_splits(parts: Any, here: tuple[Any, ...], splits: int) -> Any:
+    """The sum over splits at one place, in order."""
+    return sum_of_parts(lambda number: parts[(number, *here)], splits, min(splits, AT_ONCE))

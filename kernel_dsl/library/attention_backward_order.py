@@ -14,7 +14,7 @@ import numpy as np
 import kernel_dsl as kd
 
 from .attention_sizes import ROWS, AttentionProblem
-from .first_sizes import most_of
+from .first_sizes import is_later, most_of
 
 CONSUMERS = 2
 KEYS = CONSUMERS * ROWS  # keys of a block, up to a head dimension of 128
@@ -26,6 +26,7 @@ LONG = 16  # steps of a block that are worth sharing
 FEW_KEYS = 256  # of a head: two blocks' keys, or four beyond a dimension of 128
 STAYS = 4  # the most steps of a block that takes several keys: with more, loads and stores take little of its time
 SPREAD = 128  # steps over which blocks that run together begin
+MOST_STEPS = (1 << 23) - 1  # a mask: with it places of queries are known to have 32 bits
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
 CROWDED = 4
 SOON = 2048  # keys of a head whose causal blocks begin soon after one another
@@ -88,6 +89,11 @@ def padded(queries: int, config: AttentionBackwardConfig) -> int:
 def one_block(p: Any, keys: int) -> bool:
     """Whether one block of `keys` has all keys: then each step is in this block alone, which stores the queries' gradient."""
     return most_of(p.keys) <= keys
+
+
+def all_at_once(p: Any, config: AttentionBackwardConfig, keys: int, multiprocessors: int) -> bool:
+    """Whether a multiprocessor has one block of `keys` keys at the most. The problem has no Dims."""
+    return not is_later() and p.batch * p.kv_heads * kd.cdiv(p.keys, keys) * config.splits <= multiprocessors
 
 
 def has_tail(steps: int) -> bool:

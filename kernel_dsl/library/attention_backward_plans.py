@@ -13,7 +13,7 @@ import kernel_dsl as kd
 
 from ..lazy import lazy
 from .attention_backward_general import MINE, gradient_extras, gradient_kernels
-from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers
+from .attention_backward_order import EIGHT, KEYS, AttentionBackwardConfig, WalkNumbers, all_at_once
 from .attention_backward_scored import (
     scored_backward_kernel,
     scored_finish_kernel,
@@ -114,12 +114,13 @@ class ScoredGradients:
             sizes = WalkNumbers(ScoredWalk(p, config, multiprocessors, listed).together, config.splits)
             q = replace(general, mask_by=lists_by(p, depends))
             t = replace(config, splits=min(config.splits, 2))
-        sums = tuple(scored_sum_kernel(q, t.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
+        sums = tuple(scored_sum_kernel(q, config.splits, dim) for dim in (p.dim, p.v_dim) if config.splits > 1)
         lists = None
         if listed:
             found = blocks_kernel(q, keys_of(p), t.block_q, depends, True)
             lists = BlockLists(found, not p.ragged, general is not None)
-        main = scored_backward_kernel(q, t, multiprocessors, listed, bias_dtype)
+        single = general is not None and not p.ragged and all_at_once(p, config, keys_of(p), multiprocessors)
+        main = scored_backward_kernel(replace(q, alone=single), t, multiprocessors, listed, bias_dtype)
         # the small kernels don't depend on these
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
         stats = scored_stats_kernel(q, ends, takes_dlse)

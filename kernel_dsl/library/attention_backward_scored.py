@@ -306,7 +306,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
 def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
     """The kernel `parts -> gradient`; the parts are float32 (splits, batch, kv_heads, keys, dim).
 
-    A kernel for any sizes takes any number of splits.
+    Kernels for any sizes are for a number of splits, as `sum_kernel`'s.
     """
     p = problem
     rows = SUMMED // dim
@@ -317,14 +317,14 @@ def scored_sum_kernel(problem: ScoredProblem, splits: int, dim: int) -> Any:
         head = kd.program_id(0)
         batch, kv_head = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         here = kd.ds(kd.program_id(1) * rows, rows)
-        total = sum_of_splits(parts, (batch, kv_head, here), None if p.opened else splits)
+        total = sum_of_splits(parts, (batch, kv_head, here), splits)
         out[p.rows(batch, kv_head, here)] = total.astype(p.dtype)
 
     made = kd.kernel(
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.kv_heads, p.keys, dim), p.dtype),
         grid=(p.batch * p.kv_heads, kd.cdiv(p.keys, rows)),
-        shapes={0: (kd.Dim("splits"), p.batch, p.kv_heads, p.keys, dim)} if p.opened else None,
+        shapes={0: (splits, p.batch, p.kv_heads, p.keys, dim)} if p.opened else None,
         compiler_params=loads_first(),
         name="attention_backward_scored_sum",
     )

@@ -48,9 +48,8 @@ def stores_queries(p: ScoredProblem) -> bool:
 
 def inner_problem(p: ScoredProblem) -> AttentionProblem:
     """The problem without options, for the walk."""
-    return AttentionProblem(
-        p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0], p.dtype, False, p.scale, False
-    )
+    sizes = p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0]
+    return AttentionProblem(*sizes, p.dtype, False, p.scale, False, alone=p.alone)
 
 
 def steps_of(p: ScoredProblem, t: AttentionBackwardConfig) -> Any:

@@ -118,13 +118,8 @@ class ScoredWalk(ScoredScores):
 
     def block_of(self, s: dict[str, Any], visit: Visit) -> ScoredBlock:
         """A part. Those of the first keys come first, because they are the long ones in causal attention."""
-        p, t, number = self.scored, self.t, visit.number
-        number, split = self.shared(number)
-        number, tail = self.shared_tail(number)
-        several = self.together * self.blocks
-        part, rest = kd.div(number, several), kd.rem(number, several)
-        head = part * self.together + kd.rem(rest, self.together)
-        tile = kd.div(rest, self.together)
+        p, t = self.scored, self.t
+        head, tile, split, tail = self.place_of(visit.number)
         if p.score.window is not None and isinstance(self.blocks, int) and self.blocks == 1:
             tile = kd.optimization_barrier(tile) & 1  # of a known number, masks take registers outside the loop
         if "order" in s:
@@ -306,8 +301,8 @@ class ScoredWalk(ScoredScores):
             out_type=self._outputs(),
             shapes=self.shapes(len(names)),
             scratch_types=self._scratch() | extra | consumers(self)[1],
-            grid=(self.launched,),
-            grid_names=("block",),
+            grid=tuple(self.axes.values()),
+            grid_names=tuple(self.axes),
             num_threads=CONSUMERS + 1 + self.adders,
             thread_name="wg",
             compiler_params=kd.CompilerParams(approx_math=True),

@@ -20,6 +20,7 @@ from .attention_backward_order import (
     CONSUMERS,
     EIGHT,
     LINE,
+    MOST_STEPS,
     NUMBERS,
     SPREAD,
     shared_at_end,
@@ -89,7 +90,7 @@ class Walk(WalkKeys):
 
     def each_block(self, s: dict[str, Any], work: Callable[[Any], None]) -> None:
         """Call `work` with this block's part, or if blocks stay with each of them."""
-        first = kd.axis_index("block")
+        first = 0 if self.single else kd.axis_index("block")
         if not self.stays:
             work(self.block_of(s, Visit(first)))
             return
@@ -104,17 +105,24 @@ class Walk(WalkKeys):
 
     def block_of(self, s: dict[str, Any], visit: Visit) -> Any:
         """A part, given the scratch; long parts come first."""
-        p, t, number = self.p, self.t, visit.number
-        number, split = self.shared(number)
-        number, tail = self.shared_tail(number)
-        several = self.together * self.blocks
-        part, rest = kd.div(number, several), kd.rem(number, several)
-        head, n = part * self.together + kd.rem(rest, self.together), kd.div(rest, self.together)
+        p, t = self.p, self.t
+        head, n, split, tail = self.place_of(visit.number)
         key = n * self.keys
         first = kd.minimum(kd.div(key, t.block_q), self.steps) if p.causal else 0
         start, count = self.share((self.steps - first) * self.group, split, tail)
         place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         return ScoreBlock(*place, key, first, start, count, split, tail, visit)
+
+    def place_of(self, number: Any) -> tuple[Any, Any, Any, Tail | None]:
+        """Of block `number`: (the head, the number of its keys, its number among the blocks that share these, its `Tail`)."""
+        if self.single:
+            split = kd.axis_index("split") if self.splitting else 0
+            return kd.axis_index("head"), kd.axis_index("keys"), split, None
+        number, split = self.shared(number)
+        number, tail = self.shared_tail(number)
+        several = self.together * self.blocks
+        part, rest = kd.div(number, several), kd.rem(number, several)
+        return part * self.together + kd.rem(rest, self.together), kd.div(rest, self.together), split, tail
 
     def shared(self, number: Any) -> tuple[Any, Any]:
         """(the number of a block's keys, its own number among the blocks that share these keys)."""
@@ -158,6 +166,8 @@ class Walk(WalkKeys):
         head, index = block.kv_head * self.group, begin
         if self.by_queries:
             head, index = head + kd.rem(block.start, self.group), index - kd.div(block.start, self.group)
+        elif self.splitting and self.group == 1:
+            index = begin + by * block.start
         elif self.splitting or self.tailed:
             each = kd.maximum(last - block.first + 1, 1)
             head, index = head + kd.div(block.start, each), begin + by * kd.rem(block.start, each)
@@ -170,7 +180,8 @@ class Walk(WalkKeys):
         @kd.loop(0, block.count, init_carry=(*self.first_slots(block), head, index, *carried))
         def after(number: Any, carry: Any) -> Any:
             slot, dout_slot, head, index, *own = carry
-            made = body(self.step_at(block, index, (self.numbered(block, number), slot, dout_slot, head)), *own)
+            where = self.numbered(block, number), slot, dout_slot, head
+            made = body(self.step_at(block, index & MOST_STEPS if self.single else index, where), *own)
             over, slots = index == end, self.following_slots(slot, dout_slot)
             if self.by_queries:
                 first, over = block.kv_head * self.group, head == (block.kv_head + 1) * self.group - 1
@@ -295,7 +306,7 @@ class Walk(WalkKeys):
         """Add the results of consumer `me`: in turn after the block of the preceding keys and before the block of the
         following keys, or in any order, and the first block stores.
         """
-        t, block = self.t, self.block_of(s, Visit(kd.axis_index("block")))
+        t, block = self.t, self.block_of(s, Visit(0 if self.single else kd.axis_index("block")))
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
@@ -391,8 +402,8 @@ class Walk(WalkKeys):
             out_type=self._outputs(),
             shapes=self.shapes(),
             scratch_types=self._scratch() | consumers(self)[1],
-            grid=(self.launched,),
-            grid_names=("block",),
+            grid=tuple(self.axes.values()),
+            grid_names=tuple(self.axes),
             num_threads=CONSUMERS + 1,
             thread_name="wg",
             compiler_params=kd.CompilerParams(approx_math=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.attention_backward_plans import number_structs
 from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.latest import results_of
 
 from . import test_attention as forward
 from .counting import none_before
@@ -118,3 +121,24 @@ def test_keys_of_one_block_have_a_kernel_for_any_sizes() -> None:
         assert second.finish is None and second.main is third.main is not first.main
         assert long.finish is not None and long.main is not second.main
         assert long.stats is second.stats
+
+
+def test_gradients_of_one_wave_find_their_keys_by_the_grid() -> None:
+    """Their kernel for any sizes divides by none to find them. Where blocks follow one another, a kernel divides."""
+
+    def text(batch: int) -> str:
+        function = type(kd.library.attention_backward)()
+        q, lse = (
+            kd.ShapeDtypeStruct((batch, 16, 57, 128), kd.bfloat16),
+            kd.ShapeDtypeStruct((batch, 16, 57), kd.float32),
+        )
+        k = kd.ShapeDtypeStruct((batch, 16, 184, 128), kd.bfloat16)
+        p = AttentionProblem(batch, 16, 16, 57, 184, 128, kd.bfloat16, False, 0.1, False)
+        with none_before():
+            function._fast(replace(p, batch=7), False, None, 132, False)
+            made = function._fast(p, False, None, 132, False)
+        (stats,) = results_of(made.stats, q, q, lse)
+        return made.main.lower(q, k, k, q, stats, *number_structs(made.sizes, stats), target="sm_90a").ptx
+
+    assert "div." not in text(2)
+    assert "div." in text(8)
