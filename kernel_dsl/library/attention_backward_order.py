@@ -5,6 +5,7 @@ a launch.
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -99,6 +100,16 @@ def all_at_once(p: Any, config: AttentionBackwardConfig, keys: int, multiprocess
 def has_tail(steps: int) -> bool:
     """Whether blocks of so many steps share the last keys: with few steps, sharing takes longer than it saves."""
     return steps >= LONG
+
+
+def end_with_tail(units: int, steps: int, multiprocessors: int) -> float:
+    """The end of the last of `units` blocks of so many `steps`, in steps, if the last ones are shared after whole rounds;
+    infinite where none are. A block costs two steps besides its own, and so does a part of one.
+    """
+    shared = units > multiprocessors and has_tail(steps)
+    if not shared or not shared_at_end(units, AttentionBackwardConfig(tail=TAIL), multiprocessors):
+        return math.inf
+    return units // multiprocessors * (steps + 2) + steps / TAIL + 2
 
 
 def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bool = False) -> bool:

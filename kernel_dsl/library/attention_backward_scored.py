@@ -21,6 +21,7 @@ from .attention_backward_order import (
     KEYS,
     TAIL,
     AttentionBackwardConfig,
+    end_with_tail,
     first_stores,
     has_tail,
     makespan,
@@ -66,8 +67,13 @@ def scored_backward_config(
     blocks = p.batch * p.kv_heads * kd.cdiv(p.keys, keys)
     config = _scored_config(p, blocks, multiprocessors, in_turn, linear, opened)
     steps = kd.cdiv(p.queries, config.block_q) * (p.heads // p.kv_heads)
-    shares = blocks > 4 * multiprocessors and not in_turn and has_tail(steps)
-    return replace(config, tail=TAIL) if shares else config
+    rounds = kd.cdiv(blocks, multiprocessors) * (steps + FIXED)
+    shares = blocks > 4 * multiprocessors and has_tail(steps)
+    if as_without_options(p):
+        shares = shares or end_with_tail(blocks, steps, multiprocessors) < rounds
+    # the places of parts, beside a bias of the widest heads, spill
+    refused = in_turn or config.splits > 1 or (max(padded_dims(p)) > 192 and p.score.bias is not None)
+    return replace(config, tail=TAIL) if shares and not refused else config
 
 
 def _scored_config(

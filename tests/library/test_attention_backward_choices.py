@@ -60,6 +60,19 @@ def test_what_is_shared_at_the_end(units: int, shared: int) -> None:
     assert default_config(problem(1, 16, 16, 16384, 128, True), 132).tail == 1
 
 
+@pytest.mark.parametrize(("shape", "tail"), [
+    ((8, 16, 4, 1144, 1128, 128), 3), ((16, 8, 2, 1207, 603, 128), 3), ((32, 4, 1, 605, 605, 64), 3),
+    ((25, 8, 2, 1207, 603, 128), 1), ((4, 8, 2, 1207, 603, 128), 1), ((40, 8, 2, 100, 400, 128), 1),
+], ids=str)  # fmt: skip
+def test_shared_ends_of_few_rounds(shape: Any, tail: int) -> None:
+    """Blocks that few are left of after whole rounds are shared; not where many are, with one round, or with few steps."""
+    B, H, G, queries, keys, D = shape
+    sizes = [(B, queries, H, D), (B, keys, G, D), (B, keys, G, D)]
+    q, k, v = (kd.ShapeDtypeStruct(x, kd.bfloat16) for x in sizes)
+    p = problem_of(q, k, v, AttentionOptions(layout="bshd"), False, "attention_backward")
+    assert scored_backward_config(p, 132, False).tail == tail
+
+
 def test_steps_of_few_queries() -> None:
     """Where less lies beyond the last query, or beside a causal mask, steps are short. The first block stores a step's sum
     unless all blocks of a head have that step alone, and blocks share no keys at the end if they have few steps.

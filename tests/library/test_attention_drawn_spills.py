@@ -128,6 +128,10 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         (16, 1, 4096, 64, 64, 64),
         {"causal": "bottom_right", "window": 1000, "deterministic": True, "batch": 2},
     ),
+    "a bias beside the last keys, which blocks share": (
+        (4, 4, 1024, 1100, 256, 64),
+        {"bias": Struct((8, 4, 1024, 1100), bf16), "causal": False},
+    ),
     "a bias, and each step is of another head": (
         (16, 1, 64, 8192, 72, 72),
         {"bias": Struct((1, 1, 64, 8192), f32), "batch": 1},
