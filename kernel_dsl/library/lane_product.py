@@ -23,9 +23,9 @@ from .epilogue import Tile, finish_and_store, outputs
 from .problem import Problem
 from .stage_product import following_slot
 
-# Of a lane of a long tile whose long side is copied by vectors: more than the assembler takes by itself, so that a row of K is
-# loaded while the one before is multiplied. With the addresses of copies one by one it would spill.
-REGISTERS = 96
+# Of a lane of a long tile: more than the assembler takes by itself, so that a row of K is loaded while the one before is
+# multiplied. The addresses of copies one by one, of a long side that lies along K, take more: with 128, 160 and 184 some spilled.
+REGISTERS, ALONG_K = 96, 255
 PAD = 16  # bytes after each row in SMEM, so that transposed stores use different banks
 
 
@@ -84,15 +84,18 @@ def lane_kernel(problem: Problem, config: LaneConfig) -> Any:
             **(p.groups.scratch if p.groups else {}),
         },
         grid=grid_for(p, t),
-        compiler_params=kd.CompilerParams(max_registers=REGISTERS if _long_by_vectors(p, t) else None),
+        compiler_params=kd.CompilerParams(max_registers=_registers(p, t)),
         name="matmul_general",
     )
     return identified(made, problem, config) if p.named else made
 
 
-def _long_by_vectors(p: Problem, t: LaneConfig) -> bool:
-    """Whether a tile is long and low, or high and narrow, and the long side lies along its rows in SMEM."""
-    return (t.tile_m == 8 and not p.b_transposed) or (t.tile_n == 8 and p.a_transposed)
+def _registers(p: Problem, t: LaneConfig) -> int | None:
+    """The registers of a lane of a tile that is long and low, or high and narrow."""
+    if 8 not in (t.tile_m, t.tile_n):
+        return None
+    along_k = p.b_transposed if t.tile_m == 8 else not p.a_transposed
+    return ALONG_K if along_k else REGISTERS
 
 
 def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:

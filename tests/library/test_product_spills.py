@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
+from kernel_dsl.library.any_rows import opened
+from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
 from kernel_dsl.library.matmul_config import MatmulConfig
 from kernel_dsl.library.persistent_matmul import matmul_kernel
 from kernel_dsl.library.problem import Problem
@@ -69,3 +71,15 @@ def test_float64_does_not_spill(ta: bool, tb: bool) -> None:
         assert found.kernel == "tile"
         compiled = found.multiply(132).lower(Spec((n, n), f64), Spec((n, n), f64), target="sm_90a").compile()
         assert compiled.resources.spills == 0 and "m16n8k16" in compiled.ptx
+
+
+@pytest.mark.parametrize("opens", [False, True], ids=["one M", "any M"])
+@pytest.mark.parametrize("high", [False, True])
+def test_long_tiles_of_lanes_load_a_row_ahead(high: bool, opens: bool) -> None:
+    """Those whose long side lies along K, too: they have the registers for it, and none spills."""
+    m, n, config = (3063, 56, LaneConfig(128, 8)) if high else (6, 4528, LaneConfig(8, 128))
+    p = Problem(m, n, 2432, f32, f32, f32, b_transposed=True, parts=6)
+    kernel = lane_kernel(opened(p) if opens else p, config)
+    a, b = Spec((m, 2432), f32), Spec((n, 2432), f32)
+    made = kernel.lower(a, b, target="sm_90a").compile()
+    assert made.resources.registers >= 90 and made.resources.spills == 0
