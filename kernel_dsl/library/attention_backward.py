@@ -35,6 +35,7 @@ from .attention_backward_order import (
     narrow_config,
     one_block,
     padded,
+    shared_by,
     staying_config,
     step_counts,
     summing,
@@ -376,13 +377,15 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
+    shared = 1 if in_turn or p.dim <= KEYS else shared_by(p, p.causal)
     if heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors:
         # causal blocks have all lengths, and the last ones are short
         shares = has_tail(padded(p.queries, config) // config.block_q * (p.heads // p.kv_heads))
-        return replace(config, tail=TAIL) if shares and not (p.causal or in_turn) else config
+        return replace(config, tail=TAIL) if shares and not (p.causal or in_turn) else replace(config, splits=shared)
     choices = [replace(config, splits=n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
     ends = [end_of(p, c, keys, multiprocessors) for c in choices]
-    return next(c for c, end in zip(choices, ends, strict=True) if end <= 1.05 * min(ends))
+    best = next(c for c, end in zip(choices, ends, strict=True) if end <= 1.05 * min(ends))
+    return replace(best, splits=max(best.splits, shared))
 
 
 def end_of(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, multiprocessors: int) -> float:

@@ -30,6 +30,7 @@ SPREAD = 128  # steps over which blocks that run together begin
 MOST_STEPS = (1 << 23) - 1  # a mask: with it places of queries are known to have 32 bits
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
 CROWDED = 4
+MANY_HEADS = 8  # query heads of a key head whose causal blocks are shared beyond a dimension of 128
 SOON = 2048  # keys of a head whose causal blocks begin soon after one another
 # what a launch takes longer if twice as many blocks alternate as run at a time: those of a head then share nothing in L2
 CROWDING = 0.05
@@ -223,6 +224,19 @@ def summing(splits: int, p: Any, v_dim: int) -> float:
     """The time to sum the parts of the gradients of keys and values, in steps, if so many blocks share these."""
     parts = 4 * splits * p.batch * p.kv_heads * p.keys * (p.dim + v_dim)
     return PARTS + PART * parts / 1e6 if splits > 1 else 0.0
+
+
+def shared_by(p: Any, causal: bool) -> int:
+    """How many blocks share the steps of the same keys, beyond a head dimension of 128, where eight query heads or more
+    have one key head below a causal mask, and the kernel has no order of sums.
+
+    Blocks of whole steps take up to 1.7 of the time there, and more than `makespan` tells: B2 H64/4 S1500 of 192 and 128
+    dims 1299 us on one NVIDIA H200, 958 by two blocks and 788 by three; with four query heads a key head two are slower.
+    """
+    group, length = p.heads // max(p.kv_heads, 1), min(p.queries, p.keys)
+    if not causal or group < MANY_HEADS or length < 512 or max(p.queries, p.keys) > SOON:
+        return 1
+    return 3 if group >= 2 * MANY_HEADS else 2
 
 
 @dataclass(frozen=True)

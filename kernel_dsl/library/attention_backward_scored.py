@@ -27,6 +27,7 @@ from .attention_backward_order import (
     makespan,
     narrow_config,
     of_steps,
+    shared_by,
     staying_config,
     summing,
 )
@@ -69,7 +70,7 @@ def scored_backward_config(
     steps = kd.cdiv(p.queries, config.block_q) * (p.heads // p.kv_heads)
     rounds = kd.cdiv(blocks, multiprocessors) * (steps + FIXED)
     shares = blocks > 4 * multiprocessors and has_tail(steps)
-    if as_without_options(p):
+    if as_without_options(p) and not p.score.causal:  # the last blocks of a causal mask are short
         shares = shares or end_with_tail(blocks, steps, multiprocessors) < rounds
     # the places of parts, beside a bias of the widest heads, spill
     refused = in_turn or config.splits > 1 or (max(padded_dims(p)) > 192 and p.score.bias is not None)
@@ -83,6 +84,8 @@ def _scored_config(
     dim = max(padded_dims(p))
     splits = 1 if p.ragged or blocks >= multiprocessors else _splits(p, blocks, multiprocessors)
     plain = as_without_options(p) and not in_turn
+    if plain and dim > KEYS:
+        splits = max(splits, shared_by(p, bool(p.score.causal)))
     first = plain and first_stores(p, AttentionBackwardConfig(64), bool(p.score.causal), True)  # if `dim` is beyond 128
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,28 @@ def test_shared_ends_of_few_rounds(shape: Any, tail: int) -> None:
     q, k, v = (kd.ShapeDtypeStruct(x, kd.bfloat16) for x in sizes)
     p = problem_of(q, k, v, AttentionOptions(layout="bshd"), False, "attention_backward")
     assert scored_backward_config(p, 132, False).tail == tail
+    below = replace(p, score=replace(p.score, causal="top_left"))
+    assert scored_backward_config(below, 132, False).tail == 1
+
+
+@pytest.mark.parametrize(("shape", "splits"), [
+    ((3, 128, 8, 822, 822, 192, 128), 3), ((2, 64, 4, 1500, 1500, 192, 128), 3), ((4, 64, 8, 700, 700, 192, 128), 2),
+    ((4, 64, 8, 1000, 1000, 192, 192), 2), ((4, 64, 8, 1000, 1000, 256, 256), 2), ((4, 32, 8, 1200, 1200, 192, 128), 1),
+    ((4, 64, 8, 4096, 4096, 256, 256), 1), ((32, 64, 8, 300, 300, 192, 192), 1), ((4, 64, 8, 1500, 1500, 128, 128), 1),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_causal_blocks_of_many_heads(shape: Any, splits: int, deterministic: bool) -> None:
+    """Blocks of whole steps are slow where eight heads or more add to the sums of a step beyond a dimension of 128."""
+    B, H, G, queries, keys, D, V = shape
+    sizes = [(B, H, queries, D), (B, G, keys, D), (B, G, keys, V)]
+    q, k, v = (kd.ShapeDtypeStruct(x, kd.bfloat16) for x in sizes)
+    p = problem_of(q, k, v, AttentionOptions(causal=True), False, "attention_backward")
+    plain = p.plain if p.plain is not None and p.plain.dim in FAST else None
+    if plain is not None:
+        found = default_config(plain, 132, deterministic)
+    else:
+        found = scored_backward_config(p, 132, deterministic)
+    assert found.splits == (1 if deterministic else splits)
 
 
 def test_steps_of_few_queries() -> None:

@@ -132,6 +132,8 @@ KNOWN: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
         (4, 4, 1024, 1100, 256, 64),
         {"bias": Struct((8, 4, 1024, 1100), bf16), "causal": False},
     ),
+    "causal blocks of many heads share keys": ((64, 4, 1500, 1500, 192, 128), {"causal": True, "batch": 2}),
+    "the same of 256 dims": ((64, 8, 1000, 1000, 256, 256), {"causal": True, "batch": 4}),
     "a bias, and each step is of another head": (
         (16, 1, 64, 8192, 72, 72),
         {"bias": Struct((1, 1, 64, 8192), f32), "batch": 1},
