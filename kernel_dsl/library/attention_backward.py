@@ -377,7 +377,7 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     config = replace(config, in_turn=in_turn)
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
-    shared = 1 if in_turn or p.dim <= KEYS else shared_by(p, p.causal)
+    shared = 1 if in_turn else shared_by(p, p.dim, p.causal)
     if heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors:
         # causal blocks have all lengths, and the last ones are short
         shares = has_tail(padded(p.queries, config) // config.block_q * (p.heads // p.kv_heads))

@@ -26,6 +26,7 @@ SHORT_STEP = 0.83 * 1.03
 LONG = 16  # steps of a block that are worth sharing
 FEW_KEYS = 256  # of a head: two blocks' keys, or four beyond a dimension of 128
 STAYS = 4  # the most steps of a block that takes several keys: with more, loads and stores take little of its time
+FIXED = 2  # the cost of a block, or of a part of one, in steps
 SPREAD = 128  # steps over which blocks that run together begin
 MOST_STEPS = (1 << 23) - 1  # a mask: with it places of queries are known to have 32 bits
 CROWD = 8  # blocks that may add to the sums of a head of up to `CROWDED` steps at a time
@@ -94,7 +95,9 @@ def one_block(p: Any, keys: int) -> bool:
 
 
 def all_at_once(p: Any, config: AttentionBackwardConfig, keys: int, multiprocessors: int) -> bool:
-    """Whether a multiprocessor has one block of `keys` keys at the most. The problem has no Dims."""
+    """Whether a multiprocessor has one block of `keys` keys at the most. The problem has no Dims; in a `lower` with Dims its
+    sizes are typical, and calls may have more blocks.
+    """
     return not is_later() and p.batch * p.kv_heads * kd.cdiv(p.keys, keys) * config.splits <= multiprocessors
 
 
@@ -105,12 +108,12 @@ def has_tail(steps: int) -> bool:
 
 def end_with_tail(units: int, steps: int, multiprocessors: int) -> float:
     """The end of the last of `units` blocks of so many `steps`, in steps, if the last ones are shared after whole rounds;
-    infinite where none are. A block costs two steps besides its own, and so does a part of one.
+    infinite where none are.
     """
     shared = units > multiprocessors and has_tail(steps)
     if not shared or not shared_at_end(units, AttentionBackwardConfig(tail=TAIL), multiprocessors):
         return math.inf
-    return units // multiprocessors * (steps + 2) + steps / TAIL + 2
+    return units // multiprocessors * (steps + FIXED) + steps / TAIL + FIXED
 
 
 def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bool = False) -> bool:
@@ -125,7 +128,7 @@ def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bo
     return some and (p.queries > config.block_q or (p.keys <= KEYS and not wide))
 
 
-def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, fixed: int = 2) -> list[int]:
+def step_counts(p: AttentionProblem, config: AttentionBackwardConfig, keys: int, fixed: int = FIXED) -> list[int]:
     """The steps of each block of a head, with `keys` keys a block, plus steps for a block's `fixed` cost."""
     steps, skipped = padded(p.queries, config) // config.block_q, keys if p.causal else 0
     each = [max(steps - n * skipped // config.block_q, 0) for n in range(kd.cdiv(p.keys, keys))]
@@ -226,15 +229,15 @@ def summing(splits: int, p: Any, v_dim: int) -> float:
     return PARTS + PART * parts / 1e6 if splits > 1 else 0.0
 
 
-def shared_by(p: Any, causal: bool) -> int:
-    """How many blocks share the steps of the same keys, beyond a head dimension of 128, where eight query heads or more
-    have one key head below a causal mask, and the kernel has no order of sums.
+def shared_by(p: Any, dim: int, causal: bool) -> int:
+    """How many blocks share the steps of the same keys, where a `causal` mask hides some, `dim` is beyond 128, eight query
+    heads or more have one key head, and sums have no order.
 
     Blocks of whole steps take up to 1.7 of the time there, and more than `makespan` tells: B2 H64/4 S1500 of 192 and 128
     dims 1299 us on one NVIDIA H200, 958 by two blocks and 788 by three; with four query heads a key head two are slower.
     """
     group, length = p.heads // max(p.kv_heads, 1), min(p.queries, p.keys)
-    if not causal or group < MANY_HEADS or length < 512 or max(p.queries, p.keys) > SOON:
+    if not causal or dim <= KEYS or group < MANY_HEADS or length < 512 or max(p.queries, p.keys) > SOON:
         return 1
     return 3 if group >= 2 * MANY_HEADS else 2
 

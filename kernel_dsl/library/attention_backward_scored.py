@@ -18,6 +18,7 @@ from .attention_backward_consumers import narrow_consumers, wide_consumers
 from .attention_backward_ends import ELEMENTS, SUMMED, centre, sum_of_splits
 from .attention_backward_order import (
     EIGHT,
+    FIXED,
     KEYS,
     TAIL,
     AttentionBackwardConfig,
@@ -48,7 +49,6 @@ from .part_sums import loads_first
 
 SPLITS = 1, 2, 4, 8, 12, 16
 STEP = 64  # queries of a step, for estimates
-FIXED = 2  # the cost of a block, in steps
 FREE = 200  # registers for accumulators and left operands
 
 
@@ -84,8 +84,8 @@ def _scored_config(
     dim = max(padded_dims(p))
     splits = 1 if p.ragged or blocks >= multiprocessors else _splits(p, blocks, multiprocessors)
     plain = as_without_options(p) and not in_turn
-    if plain and dim > KEYS:
-        splits = max(splits, shared_by(p, bool(p.score.causal)))
+    if plain:
+        splits = max(splits, shared_by(p, dim, bool(p.score.causal)))
     first = plain and first_stores(p, AttentionBackwardConfig(64), bool(p.score.causal), True)  # if `dim` is beyond 128
     if dim > 192:
         tight = opened and splits > 1 and p.score.bias is not None

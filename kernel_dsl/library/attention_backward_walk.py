@@ -90,7 +90,7 @@ class Walk(WalkKeys):
 
     def each_block(self, s: dict[str, Any], work: Callable[[Any], None]) -> None:
         """Call `work` with this block's part, or if blocks stay with each of them."""
-        first = 0 if self.single else kd.axis_index("block")
+        first = self.number_of_block()
         if not self.stays:
             work(self.block_of(s, Visit(first)))
             return
@@ -112,6 +112,10 @@ class Walk(WalkKeys):
         start, count = self.share((self.steps - first) * self.group, split, tail)
         place = kd.div(head, p.kv_heads), kd.rem(head, p.kv_heads)
         return ScoreBlock(*place, key, first, start, count, split, tail, visit)
+
+    def number_of_block(self) -> Any:
+        """This block's number; 0 where the axes of the grid tell its place."""
+        return 0 if self.single else kd.axis_index("block")
 
     def place_of(self, number: Any) -> tuple[Any, Any, Any, Tail | None]:
         """Of block `number`: (the head, the number of its keys, its number among the blocks that share these, its `Tail`)."""
@@ -306,7 +310,7 @@ class Walk(WalkKeys):
         """Add the results of consumer `me`: in turn after the block of the preceding keys and before the block of the
         following keys, or in any order, and the first block stores.
         """
-        t, block = self.t, self.block_of(s, Visit(0 if self.single else kd.axis_index("block")))
+        t, block = self.t, self.block_of(s, Visit(self.number_of_block()))
         for i in range(t.dq_slots):
             kd.barrier_arrive(s["dq_read"].at[me * t.dq_slots + i])  # nothing is there yet
 
