@@ -54,9 +54,8 @@ def test_no_compiler_is_imported() -> None:
 
 def numbers(*shapes: tuple[int, ...], dtype: Any = None) -> list[Any]:
     generator = torch.Generator().manual_seed(3)
-    return [
-        torch.randn(s, generator=generator, dtype=dtype or torch.float64).requires_grad_() for s in shapes
-    ]  # fmt: skip
+    dtype = dtype or torch.float64
+    return [torch.randn(s, generator=generator, dtype=dtype).requires_grad_() for s in shapes]
 
 
 SIZES = [2, 1, 3]

@@ -10,7 +10,6 @@ import pytest
 import kernel_dsl as kd
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-kd.torch  # noqa: B018 - torch.compile knows the library's functions from here on
 library = kd.library
 
 Form = tuple[Callable[..., Any], Callable[[int], list[Any]]]

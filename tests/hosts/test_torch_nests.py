@@ -14,7 +14,6 @@ from .seeds import seeds
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 func: Any = torch.func
-kd.torch.override  # noqa: B018  # torch.compile takes the library's functions into its graph
 Function = Callable[..., Any]
 
 

@@ -79,7 +79,6 @@ def differentiated(function: Function) -> Any:
 
 
 def compiled(function: Function) -> Function:
-    kd.torch.override  # noqa: B018  # imported, it lets torch.compile take the library's functions into its graph
     return torch.compile(function, fullgraph=True, backend="aot_eager")
 
 
