@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig
-from kernel_dsl.library.attention import FAST
-from kernel_dsl.library.attention_backward import default_config as plain_backward
-from kernel_dsl.library.attention_backward_scored import scored_backward_config
-from kernel_dsl.library.attention_backward_scored_sizes import keys_of
-from kernel_dsl.library.attention_linear import is_linear
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_scored_config import listed, paged_config, scored_config
-from kernel_dsl.library.attention_sizes import ROWS
-from kernel_dsl.library.attention_sizes import default_config as plain_forward
+from kernel_dsl.library.attention_forward.attention import FAST
+from kernel_dsl.library.attention_forward.linear import is_linear
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.scored_config import listed, paged_config, scored_config
+from kernel_dsl.library.attention_forward.sizes import ROWS
+from kernel_dsl.library.attention_forward.sizes import default_config as plain_forward
+from kernel_dsl.library.attention_gradients.attention_backward import default_config as plain_backward
+from kernel_dsl.library.attention_gradients.scored import scored_backward_config
+from kernel_dsl.library.attention_gradients.scored_sizes import keys_of
 
 Tile = tuple[int, int]  # queries, keys
 

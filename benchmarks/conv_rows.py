@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import kernel_dsl as kd
-from kernel_dsl.library.conv_general import wgrad_sum_kernel
-from kernel_dsl.library.conv_kernel import ConvConfig, boxes, conv_kernel
-from kernel_dsl.library.conv_problem import ConvProblem
-from kernel_dsl.library.conv_wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
+from kernel_dsl.library.convolutions.general import wgrad_sum_kernel
+from kernel_dsl.library.convolutions.kernel import ConvConfig, boxes, conv_kernel
+from kernel_dsl.library.convolutions.problem import ConvProblem
+from kernel_dsl.library.convolutions.wgrad_kernel import conv_wgrad_kernel, wgrad_config, wgrad_split
 
 from .grouped_rows import relative
 from .product_rows import DEVICE, Row

@@ -14,13 +14,13 @@ from unittest import mock
 import torch
 
 import kernel_dsl as kd
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.attention_sizes import AttentionProblem
-from kernel_dsl.library.attention_split import small_config, split_plan
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem
+from kernel_dsl.library.attention_forward.split import small_config, split_plan
 from kernel_dsl.library.first_sizes import FirstSizes
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.routes import route
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.plan import plan_by
 from kernel_dsl.stages import target_named
 
 from .harness import interleaved

@@ -24,11 +24,11 @@ import torch
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.routes import routes
-from kernel_dsl.library.tuned_matmul import choice_of
+from kernel_dsl.library.product_routes.routes import routes
+from kernel_dsl.library.product_routes.tuned_matmul import choice_of
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.plan import plan_by
 from kernel_dsl.stages import target_named
 from kernel_dsl.tune_command import add_options, matmul_tuning
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import kernel_dsl as kd
-from kernel_dsl.library.promoted_product import RUN
+from kernel_dsl.library.product_kernels.promoted_product import RUN
 
 from .bounds import fp8_error
 from .route_rows import ways

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.routes import Route, routes
+from kernel_dsl.library.product_routes.routes import Route, routes
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.plan import plan_by
 from kernel_dsl.stages import target_named
 
 CLOCK = 1755e6  # of the model's clocks

@@ -1,8 +1,8 @@
 """The fast matrix product: persistent blocks, a producer, consumers, and stores that overlap the next tile.
 
-The kernel is `kernel_dsl/library/persistent_matmul.py`, which `kd.library.matmul` runs; docs/matmul.md explains its
-speed. This example calls it for every dtype and transpose, with an epilogue, and with clusters of two blocks that share
-tiles of B by multicast.
+The kernel is `kernel_dsl/library/product_kernels/persistent_matmul.py`, which `kd.library.matmul` runs; docs/matmul.md
+explains its speed. This example calls it for every dtype and transpose, with an epilogue, and with clusters of two
+blocks that share tiles of B by multicast.
 
 Run it: `python examples/12_matmul_persistent.py`. Without a GPU the kernels run in the PTX interpreter.
 """

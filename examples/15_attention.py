@@ -1,6 +1,6 @@
 """Flash attention forward: causal and full, grouped heads, any length, with the log-sum-exp of each row.
 
-The kernel is `kernel_dsl/library/attention_kernel.py`, which `kd.library.attention` runs. Scores, weights and output
+The kernel is `kernel_dsl/library/attention_forward/kernel.py`, which `kd.library.attention` runs. Scores, weights and output
 stay in registers, and keys and values go through SMEM. The kernel computes the next block's scores during this block's
 softmax. docs/attention.md explains its speed.
 

@@ -11,7 +11,7 @@ from . import library
 from .diagnostics import shown
 from .errors import BadCallArgument
 from .lazy import once
-from .library.attention_captured import capture
+from .library.attention_forward.captured import capture
 from .torch_functions import graph_function
 
 __all__ = ["function", "override"]

@@ -70,12 +70,12 @@ def _sizes(text: str, names: str) -> list[int]:
 
 def matmul_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     """The table of a product; its configurations are of `RouteChoice`."""
-    from .library.arguments import MatmulOptions, request
-    from .library.matmul_plan import plan_by
-    from .library.operands import TurnedStruct
-    from .library.routes import routes
+    from .library.product_routes.routes import routes
+    from .library.product_routes.tuned_matmul import RouteTrial, choice_of, key_of
+    from .library.products.arguments import MatmulOptions, request
+    from .library.products.operands import TurnedStruct
+    from .library.products.plan import plan_by
     from .library.tuned_choices import MATMUL, ranked
-    from .library.tuned_matmul import RouteTrial, choice_of, key_of
 
     m, n, k = _sizes(options.sizes, "MxNxK")
     sides = [
@@ -98,10 +98,10 @@ def matmul_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
 
 def attention_tuning(options: argparse.Namespace, dtype: DType) -> Tuning[Any]:
     """The table of attention without options but `causal`; its configurations are of `AttentionConfig`."""
-    from .library.attention import FAST, refusal
-    from .library.attention_kernel import attention_kernel
-    from .library.attention_options import AttentionOptions, problem_of
-    from .library.tuned_attention import AttentionTrial, key_of, space
+    from .library.attention_forward.attention import FAST, refusal
+    from .library.attention_forward.kernel import attention_kernel
+    from .library.attention_forward.options import AttentionOptions, problem_of
+    from .library.attention_forward.tuned_attention import AttentionTrial, key_of, space
     from .library.tuned_choices import ATTENTION, ranked
 
     batch, heads, length, dim = _sizes(options.sizes, "BATCHxHEADSxLENGTHxDIM")

@@ -5,9 +5,7 @@ The first use of a function imports its module, and what a launch needs: the fun
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kernel_dsl.late import unknown
@@ -15,30 +13,34 @@ from kernel_dsl.loading import import_launches
 from kernel_dsl.unseen import in_graphs, tell_torch
 
 if TYPE_CHECKING:
-    from .all_to_all import all_to_all
-    from .attention import attention
-    from .attention_backward import attention_backward
-    from .attention_backward_order import AttentionBackwardConfig
-    from .attention_sizes import AttentionConfig
-    from .collectives import all_gather, all_reduce, reduce_scatter
-    from .conv import conv2d, conv2d_dgrad, conv2d_wgrad
-    from .cross_entropy import linear_cross_entropy, linear_cross_entropy_backward, linear_cross_entropy_combine
-    from .decode import decode_attention
-    from .decode_mla import mla_decode
-    from .experts import expert_combine, expert_dispatch
-    from .grouped import grouped_matmul
-    from .grouped_wgrad import grouped_matmul_wgrad
-    from .int4 import PackedInt4, pack_int4
-    from .matmul import matmul
-    from .matmul_config import MatmulConfig
-    from .mxfp4 import PackedMxfp4, pack_mxfp4
+    from .attention_forward.attention import attention
+    from .attention_forward.sizes import AttentionConfig
+    from .attention_gradients.attention_backward import attention_backward
+    from .attention_gradients.order import AttentionBackwardConfig
+    from .collectives.all_to_all import all_to_all
+    from .collectives.experts import expert_combine, expert_dispatch
+    from .collectives.reductions import all_gather, all_reduce, reduce_scatter
+    from .convolutions.conv2d import conv2d, conv2d_dgrad, conv2d_wgrad
+    from .decoding.decode_attention import decode_attention
+    from .decoding.mla_decode import mla_decode
+    from .grouped.grouped_matmul import grouped_matmul
+    from .grouped.grouped_matmul_wgrad import grouped_matmul_wgrad
+    from .losses.linear_cross_entropy import (
+        linear_cross_entropy,
+        linear_cross_entropy_backward,
+        linear_cross_entropy_combine,
+    )
+    from .mesh_products.tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
     from .norms import layer_norm, rms_norm
-    from .ring_attention import ring_attention
-    from .ring_attention_backward import ring_attention_backward
-    from .rope import rope
-    from .sparse import SparseMatrix, sparse_compress, sparse_decompress
-    from .sparse_matmul import sparse_matmul
-    from .tensor_parallel import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+    from .products.int4 import PackedInt4, pack_int4
+    from .products.matmul import matmul
+    from .products.matmul_config import MatmulConfig
+    from .products.mxfp4 import PackedMxfp4, pack_mxfp4
+    from .products.sparse import SparseMatrix, sparse_compress, sparse_decompress
+    from .products.sparse_matmul import sparse_matmul
+    from .ring.ring_attention import ring_attention
+    from .ring.ring_attention_backward import ring_attention_backward
+    from .rotary import rope
 
 __all__ = [
     "AttentionBackwardConfig",
@@ -81,31 +83,43 @@ __all__ = [
     "sparse_matmul",
 ]
 
-# the modules of the names that another module than one of their own name defines
-_PLACES = {
-    "AttentionBackwardConfig": "attention_backward_order",
-    "AttentionConfig": "attention_sizes",
-    "MatmulConfig": "matmul_config",
-    "PackedInt4": "int4",
-    "PackedMxfp4": "mxfp4",
-    "SparseMatrix": "sparse",
-    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter"), "collectives"),
-    **dict.fromkeys(("conv2d", "conv2d_dgrad", "conv2d_wgrad"), "conv"),
-    "decode_attention": "decode",
-    **dict.fromkeys(("expert_combine", "expert_dispatch"), "experts"),
-    "grouped_matmul": "grouped",
-    "grouped_matmul_wgrad": "grouped_wgrad",
-    "linear_cross_entropy": "cross_entropy",
-    "linear_cross_entropy_backward": "cross_entropy",
-    "linear_cross_entropy_combine": "cross_entropy",
-    **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "tensor_parallel"),
-    **dict.fromkeys(("layer_norm", "rms_norm"), "norms"),
-    "mla_decode": "decode_mla",
-    "pack_int4": "int4",
-    "pack_mxfp4": "mxfp4",
-    **dict.fromkeys(("sparse_compress", "sparse_decompress"), "sparse"),
+# the rooms, with the modules and the public names in them
+_ROOMS = {
+    "": {"norms": ("layer_norm", "rms_norm"), "rotary": ("rope",)},
+    "attention_forward": {"attention": ("attention",), "sizes": ("AttentionConfig",)},
+    "attention_gradients": {"attention_backward": ("attention_backward",), "order": ("AttentionBackwardConfig",)},
+    "collectives": {
+        "all_to_all": ("all_to_all",),
+        "experts": ("expert_combine", "expert_dispatch"),
+        "reductions": ("all_gather", "all_reduce", "reduce_scatter"),
+    },
+    "convolutions": {"conv2d": ("conv2d", "conv2d_dgrad", "conv2d_wgrad")},
+    "decoding": {"decode_attention": ("decode_attention",), "mla_decode": ("mla_decode",)},
+    "grouped": {"grouped_matmul": ("grouped_matmul",), "grouped_matmul_wgrad": ("grouped_matmul_wgrad",)},
+    "losses": {
+        "linear_cross_entropy": (
+            "linear_cross_entropy",
+            "linear_cross_entropy_backward",
+            "linear_cross_entropy_combine",
+        ),
+    },
+    "mesh_products": {"tensor_parallel": ("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter")},
+    "products": {
+        "int4": ("PackedInt4", "pack_int4"),
+        "matmul": ("matmul",),
+        "matmul_config": ("MatmulConfig",),
+        "mxfp4": ("PackedMxfp4", "pack_mxfp4"),
+        "sparse": ("SparseMatrix", "sparse_compress", "sparse_decompress"),
+        "sparse_matmul": ("sparse_matmul",),
+    },
+    "ring": {"ring_attention": ("ring_attention",), "ring_attention_backward": ("ring_attention_backward",)},
 }
-_PUBLIC = frozenset((*__all__, *_PLACES))
+_PLACES = {
+    name: ".".join((__name__, *filter(None, (room, module))))
+    for room, modules in _ROOMS.items()
+    for module, names in modules.items()
+    for name in names
+}
 _IN_GRAPHS = (  # of torch.compile
     "attention",
     "conv2d",
@@ -120,33 +134,15 @@ _IN_GRAPHS = (  # of torch.compile
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _PLACES:
         raise unknown(name, __all__, __name__)
-    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, name)}"), name)
+    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
     import_launches()
-    return _enter(name, found)
-
-
-def __dir__() -> list[str]:
-    return sorted({*_PUBLIC, *(name for name in globals() if name.startswith("__"))})
-
-
-def _enter(name: str, found: Any) -> Any:
-    if name in _IN_GRAPHS and globals().get(name) is not found:
+    if name in _IN_GRAPHS:
         in_graphs(name, found)
     tell_torch()
-    globals()[name] = found
     return found
 
 
-class _Library(ModuleType):
-    """Keeps `library.matmul` the function: Python enters the module of this name in its place when it is imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _PUBLIC and isinstance(value, ModuleType):
-            _enter(name, getattr(value, name))
-        else:
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Library
+def __dir__() -> list[str]:
+    return sorted({*_PLACES, *(name for name in globals() if name.startswith("__"))})

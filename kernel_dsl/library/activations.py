@@ -8,11 +8,10 @@ from math import e, log2
 from typing import Any
 
 import kernel_dsl as kd
-
-from ..diagnostics import shown
-from ..errors import BadCallValue
-from ..source import misfit
-from ..trace import at_own_lines
+from kernel_dsl.diagnostics import shown
+from kernel_dsl.errors import BadCallValue
+from kernel_dsl.source import misfit
+from kernel_dsl.trace import at_own_lines
 
 Function = Callable[..., Any]
 LOG2E = log2(e)
@@ -51,7 +50,7 @@ def called_on(word: str, function: Function, x: Any, *more: Any) -> Any:
         raise BadCallValue(
             kernel="matmul", what=what, hint="it takes a part of the product, and then a part of each operand"
         )
-    from ..ops.pointwise import mixing  # operations, imported for the first trace
+    from kernel_dsl.ops.pointwise import mixing  # operations, imported for the first trace
 
     result = at_own_lines(function, x, *more)
     wrong = None

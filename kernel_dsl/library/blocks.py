@@ -10,7 +10,7 @@ from typing import Any
 import kernel_dsl as kd
 
 from .first_sizes import is_open
-from .problem import Problem
+from .products.problem import Problem
 
 GROUPS = 8  # of multiprocessors: graphics processing clusters
 MOST_ROWS = 2**16 - 1  # the greatest extent of all axes of a grid but the last one

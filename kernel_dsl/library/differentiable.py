@@ -27,7 +27,7 @@ from kernel_dsl.jax import is_traced, reverse_mode_only, same_axes
 from kernel_dsl.jax_primitive import inside_rule
 from kernel_dsl.torch_ops import define, differentiate, in_parts, no_forward_mode
 
-from .attention_captured import Captured
+from .attention_forward.captured import Captured
 from .refusals import no_gradient
 
 
@@ -35,30 +35,18 @@ class _Functions(dict[str, Callable[..., Any]]):
     """Functions by name. The first use of one imports its module."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        module, word = _PLACES[name]
-        found = self[name] = attrgetter(word)(import_module(f"{__package__}.{module}"))
+        module, word = _INNER.get(name, (None, name))
+        room = import_module(f"{__package__}.{module}" if module else f"{__package__}")
+        found = self[name] = attrgetter(word)(room)
         return found
 
 
-# functions of the library that rules call
+# functions of the library that rules call, by their public names
 FUNCTIONS = _Functions()
-_PLACES = {
-    "attention": ("attention", "attention"),
-    "attention_backward": ("attention_backward", "attention_backward"),
-    "conv2d": ("conv", "conv2d"),
-    "conv2d_dgrad": ("conv", "conv2d_dgrad"),
-    "conv2d_wgrad": ("conv", "conv2d_wgrad"),
-    "gated_with_sums": ("matmul", "matmul.with_sums"),
-    "grouped_matmul": ("grouped", "grouped_matmul"),
-    "grouped_matmul_wgrad": ("grouped_wgrad", "grouped_matmul_wgrad"),
-    "linear_cross_entropy": ("cross_entropy", "linear_cross_entropy"),
-    "linear_cross_entropy_backward": ("cross_entropy", "linear_cross_entropy_backward"),
-    "linear_cross_entropy_combine": ("cross_entropy", "linear_cross_entropy_combine"),
-    "linear_cross_entropy_combine_backward": ("cross_entropy", "combine_backward"),
-    "linear_cross_entropy_partials_backward": ("cross_entropy", "partials_backward"),
-    "matmul": ("matmul", "matmul"),
-    "ring_attention": ("ring_attention", "ring_attention"),
-    "ring_attention_backward": ("ring_attention_backward", "ring_attention_backward"),
+_INNER = {  # and those that have none: their modules, and their names there
+    "gated_with_sums": ("products.matmul", "matmul.with_sums"),
+    "linear_cross_entropy_combine_backward": ("losses.linear_cross_entropy", "combine_backward"),
+    "linear_cross_entropy_partials_backward": ("losses.linear_cross_entropy", "partials_backward"),
 }
 
 

@@ -10,13 +10,12 @@ from math import inf
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import kernel_dsl as kd
-
-from .. import forking
-from ..ahead_calls import finals
-from ..dims import settle_dims
-from ..errors import BadCallArgument
-from ..tuning_file import when_tuned
-from ..variables import Symbol
+from kernel_dsl import forking
+from kernel_dsl.ahead_calls import finals
+from kernel_dsl.dims import settle_dims
+from kernel_dsl.errors import BadCallArgument
+from kernel_dsl.tuning_file import when_tuned
+from kernel_dsl.variables import Symbol
 
 MANY = 1024  # the most kinds of calls to keep
 TYPICAL = 1024  # the size by which a kernel for any sizes is chosen where no call gives one

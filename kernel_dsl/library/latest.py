@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from ..call_inputs import struct_of
-from ..definition import output_structs
-from ..interpret_params import InterpretParams
-from ..kernel import Kernel
+from kernel_dsl.call_inputs import struct_of
+from kernel_dsl.definition import output_structs
+from kernel_dsl.interpret_params import InterpretParams
+from kernel_dsl.kernel import Kernel
 
 UNSEEN: Any = object()
 Launch = Callable[..., Any]  # `(kernel, args, out=None, partial=False) -> results`

@@ -8,7 +8,7 @@ from typing import Any
 
 import kernel_dsl as kd
 
-from .matmul_config import MatmulConfig
+from .products.matmul_config import MatmulConfig
 from .stage_product import following_slot
 
 

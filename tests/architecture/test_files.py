@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import kernel_dsl as kd
 from tests.conftest import ROOT, tracked
 
 SOFT, HARD = 400, 600
@@ -55,10 +56,23 @@ def test_functions_fit_a_screen() -> None:
 
 def test_a_page_names_all_files_of_the_library_and_the_mesh() -> None:
     text = (ROOT / "docs/files.md").read_text()
-    files = [p for room in ("kernel_dsl/library", "runtime/mesh") for p in (ROOT / room).glob("*.py")]
-    families = [name[: -len("*.py")] for name in re.findall(r"\w+_\*\.py", text)]
-    missing = [p.name for p in files if f"{p.name}`" not in text and not p.name.startswith(("__", *families))]
-    assert missing == []
+    assert [p.name for p in (ROOT / "runtime/mesh").glob("[!_]*.py") if f"{p.name}`" not in text] == []
+    library, named = ROOT / "kernel_dsl/library", set[str]()
+    section = text[text.index("## The library") : text.index("## Lowering")]
+    for room, files in re.findall(r"^\| (the root|`\w+/`) \| ([^|]*) \|", section, re.MULTILINE):
+        named |= {room.strip("`").replace("the root", "") + name for name in re.findall(r"`(\w+\.py)`", files)}
+    assert named == {str(p.relative_to(library)) for p in library.rglob("[!_]*.py")}
+
+
+def test_the_library_has_rooms() -> None:
+    library = ROOT / "kernel_dsl/library"
+    assert len(list(library.glob("*.py"))) <= 16, "a file of one function, or of few, lies in a room"
+    names = {p.stem for p in library.iterdir()}
+    assert names.isdisjoint(kd.library.__all__), "an import of the module would take the place of the function"
+    rooms = {p.parent for p in library.glob("*/*.py")}
+    assert len(rooms) >= 12
+    for room in rooms:
+        assert len(list(room.glob("*.py"))) <= 32, room
 
 
 def test_the_runtime_has_rooms() -> None:

@@ -176,8 +176,8 @@ def test_a_kernel_from_the_cache_warns_as_a_fresh_one_does(tmp_path: Path, monke
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas on this machine")
 def test_a_kernel_of_the_library_is_found_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what decides its trace, with the line of today's call; one with a function of the user's is traced."""
-    from kernel_dsl.library.matmul_config import MatmulConfig
-    from kernel_dsl.library.persistent_matmul import Problem, matmul_kernel
+    from kernel_dsl.library.product_kernels.persistent_matmul import Problem, matmul_kernel
+    from kernel_dsl.library.products.matmul_config import MatmulConfig
 
     monkeypatch.setattr("kernel_dsl.runtime.devices.devices.pick_device", lambda interpret, views: Settling())
     a = np.zeros((128, 64), kd.bfloat16.numpy)

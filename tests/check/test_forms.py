@@ -285,7 +285,7 @@ def test_the_plugin_does_nothing_without_its_option(tmp_path: Path) -> None:
 
 def test_pytest_leaves_the_assertions_of_this_package_as_they_are() -> None:
     """It would rewrite those of each package with a plugin: hundreds of modules, in the tests of every user."""
-    names = ("kernel_dsl.stages", "kernel_dsl.runtime.timing", "kernel_dsl.library.matmul")
+    names = ("kernel_dsl.stages", "kernel_dsl.runtime.timing", "kernel_dsl.library.products.matmul")
     for name in names:
         path = import_module(name.rpartition(".")[0]).__path__
         found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import attention_opened, attention_scored
-from kernel_dsl.library.attention_kernel import attention_kernel
-from kernel_dsl.library.attention_opened import opened, plain_plan
-from kernel_dsl.library.attention_scored_kernel import scored_kernel
-from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, parts_of, together_of
+from kernel_dsl.library.attention_forward import opened as attention_opened
+from kernel_dsl.library.attention_forward import scored as attention_scored
+from kernel_dsl.library.attention_forward.kernel import attention_kernel
+from kernel_dsl.library.attention_forward.opened import opened, plain_plan
+from kernel_dsl.library.attention_forward.scored_kernel import scored_kernel
+from kernel_dsl.library.attention_forward.sizes import AttentionConfig, AttentionProblem, parts_of, together_of
 from kernel_dsl.library.first_sizes import FirstSizes, dim_of
 
 from .counting import none_before

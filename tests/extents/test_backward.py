@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_backward_plans import number_structs
-from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem
+from kernel_dsl.library.attention_gradients.plans import number_structs
 from kernel_dsl.library.latest import results_of
 
 from . import test_attention as forward

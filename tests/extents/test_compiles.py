@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_split import SMALL
+from kernel_dsl.library.attention_forward.split import SMALL
 
 from .counting import counted, none_before
 

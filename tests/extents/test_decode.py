@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import decode_opened
+from kernel_dsl.library.decoding import opened as decode_opened
 from kernel_dsl.library.first_sizes import FirstSizes
 
 Sizes = tuple[int, int]  # batch, keys

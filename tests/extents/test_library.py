@@ -15,15 +15,15 @@ import kernel_dsl as kd
 from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
-from kernel_dsl.library.any_rows import opened
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.combine import combine_kernel
-from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import route
+from kernel_dsl.library.product_kernels.combine import combine_kernel
+from kernel_dsl.library.product_kernels.lane_product import LaneConfig, lane_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes.any_rows import opened
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import target_named
 from kernel_dsl.tree import unflatten
 

@@ -120,7 +120,7 @@ def around(size: tuple[int, int], fewer: int = 2) -> list[tuple[int, int]]:
 def test_lower_with_dims_gives_the_kernel_for_any_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of calls of three sizes which come second, with one code, and it leaves no memory of sizes."""
     # kernels of decoding for the interpreter also check lengths
-    monkeypatch.setattr("kernel_dsl.library.decode.interpreted", lambda _: False)
+    monkeypatch.setattr("kernel_dsl.library.decoding.decode_attention.interpreted", lambda _: False)
     function, made, first, second = CASES[name]
     keywords = getattr(function, "keywords", {})
     plain = getattr(function, "func", function)

@@ -12,16 +12,22 @@ import numpy as np
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, AttentionConfig, MatmulConfig
-from kernel_dsl.library.attention_blocks import blocks_kernel, lists_kernel, order_kernel, probe_kernel, table_kernel
-from kernel_dsl.library.attention_norms import norms_kernel
-from kernel_dsl.library.attention_problem import ScoredProblem
-from kernel_dsl.library.attention_score import Score
-from kernel_dsl.library.attention_scored import widen_kernel
-from kernel_dsl.library.attention_split import combine_kernel as combine_shared
-from kernel_dsl.library.combine import combine_kernel
-from kernel_dsl.library.complex_product import _parts_kernel
-from kernel_dsl.library.pack import Packing, pack_kernel
-from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.attention_forward.blocks import (
+    blocks_kernel,
+    lists_kernel,
+    order_kernel,
+    probe_kernel,
+    table_kernel,
+)
+from kernel_dsl.library.attention_forward.norms import norms_kernel
+from kernel_dsl.library.attention_forward.problem import ScoredProblem
+from kernel_dsl.library.attention_forward.score import Score
+from kernel_dsl.library.attention_forward.scored import widen_kernel
+from kernel_dsl.library.attention_forward.split import combine_kernel as combine_shared
+from kernel_dsl.library.product_kernels.combine import combine_kernel
+from kernel_dsl.library.product_kernels.pack import Packing, pack_kernel
+from kernel_dsl.library.products.complex_product import _parts_kernel
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import Stages
 from tests.gate.launched import calls, mesh_calls
 from tests.kernels import CASES, HOPPER

@@ -14,16 +14,16 @@ import kernel_dsl as kd
 from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
-from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
-from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
-from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients
-from kernel_dsl.library.cross_entropy_kernels import stack_kernel
-from kernel_dsl.library.gate_gradients import gate_gradients
-from kernel_dsl.library.grouped_arguments import GroupedOptions
-from kernel_dsl.library.grouped_derivatives import gradients as grouped_gradients
+from kernel_dsl.library.grouped.arguments import GroupedOptions
+from kernel_dsl.library.grouped.derivatives import gradients as grouped_gradients
+from kernel_dsl.library.losses.arguments import CrossEntropyCall
+from kernel_dsl.library.losses.gradients import loss_and_gradients
+from kernel_dsl.library.losses.kernels import stack_kernel
+from kernel_dsl.library.losses.linear_cross_entropy import combine_backward, partials_backward
 from kernel_dsl.library.norms import Norm, column_sums, gradients_kernel
-from kernel_dsl.library.ring_gradients import adding_kernel
-from kernel_dsl.library.rope import gradient_kernel
+from kernel_dsl.library.products.gate_gradients import gate_gradients
+from kernel_dsl.library.ring.gradients import adding_kernel
+from kernel_dsl.library.rotary import gradient_kernel
 from kernel_dsl.mesh_kernel import MeshKernel
 from kernel_dsl.tree import unflatten
 

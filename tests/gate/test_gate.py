@@ -70,7 +70,7 @@ def test_every_kernel_of_the_examples_is_held() -> None:
 
 
 def _library() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "kernel_dsl" / "library").glob("*.py"))}
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "kernel_dsl" / "library").rglob("*.py"))}
 
 
 def _last_name(called: ast.expr) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
-from kernel_dsl.library import cross_entropy_gradients
+from kernel_dsl.library.losses import gradients as cross_entropy_gradients
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 jnp = jax.numpy

@@ -21,7 +21,7 @@ ORDERS = {
     "after it": "import torch; import kernel_dsl as kd; kd.library.matmul",
     "after torch.compile": "import torch, torch._dynamo; import kernel_dsl as kd; kd.library.matmul",
     "in the graph": "import torch; import kernel_dsl as kd",
-    "its own module": "import torch; from kernel_dsl.library.matmul import matmul; import kernel_dsl as kd",
+    "its own module": "import torch; from kernel_dsl.library.products.matmul import matmul; import kernel_dsl as kd",
     "beside kd.torch": "import kernel_dsl as kd; kd.torch; import torch",
 }
 WHOLE = """

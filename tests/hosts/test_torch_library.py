@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument, BadCallValue
-from kernel_dsl.library import cross_entropy_gradients
 from kernel_dsl.library.differentiable import FUNCTIONS
+from kernel_dsl.library.losses import gradients as cross_entropy_gradients
 from kernel_dsl.runtime.devices import driver
 from kernel_dsl.runtime.errors import ArgumentTypeError, ArgumentValueError
 

@@ -13,7 +13,7 @@ import numpy as np
 import kernel_dsl as kd
 from benchmarks.bounds import float32_error, fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
-from kernel_dsl.library.families import default_out
+from kernel_dsl.library.product_routes.families import default_out
 from tests.hopper.helpers import random, relative
 
 from .products import GATES, PLACES, drawn_sizes, gate_share, place

@@ -15,8 +15,8 @@ import numpy as np
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.dtypes import FP8, as_dtype
-from kernel_dsl.library.families import default_out
-from kernel_dsl.library.promoted_product import RUN
+from kernel_dsl.library.product_kernels.promoted_product import RUN
+from kernel_dsl.library.product_routes.families import default_out
 from tests.hopper.helpers import random, relative
 
 from .packed_reference import mxfp4_numbers, rounded, zeros_for

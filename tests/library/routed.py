@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.routes import Route, route
+from kernel_dsl.library.product_routes.routes import Route, route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
 from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_kernel import attention_kernel
-from kernel_dsl.library.attention_sizes import AttentionConfig, AttentionProblem, dealt, default_config, heads_together
+from kernel_dsl.library.attention_forward.kernel import attention_kernel
+from kernel_dsl.library.attention_forward.sizes import (
+    AttentionConfig,
+    AttentionProblem,
+    dealt,
+    default_config,
+    heads_together,
+)
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference

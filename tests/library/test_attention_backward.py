@@ -10,14 +10,14 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
-from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_keys import Visit
-from kernel_dsl.library.attention_backward_order import heads_at_once, makespan, shared_at_end, step_counts
-from kernel_dsl.library.attention_backward_plans import ScoredGradients
-from kernel_dsl.library.attention_backward_walk import Walk
-from kernel_dsl.library.attention_opened import scored_opened
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.attention_forward.opened import scored_opened
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem
+from kernel_dsl.library.attention_gradients.attention_backward import default_config
+from kernel_dsl.library.attention_gradients.keys import Visit
+from kernel_dsl.library.attention_gradients.order import heads_at_once, makespan, shared_at_end, step_counts
+from kernel_dsl.library.attention_gradients.plans import ScoredGradients
+from kernel_dsl.library.attention_gradients.walk import Walk
 from kernel_dsl.library.latest import launching
 from tests.hopper.helpers import random, relative
 

@@ -9,14 +9,14 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention_backward
-from kernel_dsl.library.attention import FAST
-from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_ends import stats_kernel, sum_kernel
-from kernel_dsl.library.attention_backward_order import alternating, shared_at_end
-from kernel_dsl.library.attention_backward_scored import scored_backward_config
-from kernel_dsl.library.attention_opened import opened
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.attention_forward.attention import FAST
+from kernel_dsl.library.attention_forward.opened import opened
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem
+from kernel_dsl.library.attention_gradients.attention_backward import default_config
+from kernel_dsl.library.attention_gradients.ends import stats_kernel, sum_kernel
+from kernel_dsl.library.attention_gradients.order import alternating, shared_at_end
+from kernel_dsl.library.attention_gradients.scored import scored_backward_config
 
 Config = AttentionBackwardConfig
 bf16 = kd.bfloat16

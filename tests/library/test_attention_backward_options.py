@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionBackwardConfig, attention, attention_backward
-from kernel_dsl.library.attention_slopes import BINARY, UNARY, with_derivative
+from kernel_dsl.library.attention_forward.slopes import BINARY, UNARY, with_derivative
 from kernel_dsl.ops import math as functions
 from tests.hopper.helpers import random, relative
 

@@ -11,7 +11,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import attention, attention_backward
-from kernel_dsl.library.attention_captured import capture
+from kernel_dsl.library.attention_forward.captured import capture
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig, attention_scored, attention_scored_shared
-from kernel_dsl.library.attention_norms import norms_kernel
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_problem import ScoredProblem
-from kernel_dsl.library.attention_scored_config import tiles_of
-from kernel_dsl.library.attention_scored_kernel import scored_kernel
-from kernel_dsl.library.attention_scored_shared import SharedTiles, shared_tiles
+from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library.attention_forward import scored as attention_scored
+from kernel_dsl.library.attention_forward import scored_shared as attention_scored_shared
+from kernel_dsl.library.attention_forward.norms import norms_kernel
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.problem import ScoredProblem
+from kernel_dsl.library.attention_forward.scored_config import tiles_of
+from kernel_dsl.library.attention_forward.scored_kernel import scored_kernel
+from kernel_dsl.library.attention_forward.scored_shared import SharedTiles, shared_tiles
 from tests.hopper.helpers import random
 
 from . import attention_reference as reference

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionBackwardConfig, attention_intervals
-from kernel_dsl.library.attention_backward_scored_walk import ScoredWalk
-from kernel_dsl.library.attention_blocks import blocks_kernel, order_kernel
-from kernel_dsl.library.attention_intervals import decided
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
+from kernel_dsl.library import AttentionBackwardConfig
+from kernel_dsl.library.attention_forward import intervals as attention_intervals
+from kernel_dsl.library.attention_forward.blocks import blocks_kernel, order_kernel
+from kernel_dsl.library.attention_forward.intervals import decided
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_gradients.scored_walk import ScoredWalk
 
 QUERIES, KEYS = 400, 330
 RNG = np.random.default_rng(7)

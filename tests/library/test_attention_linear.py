@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
-from kernel_dsl.library.attention_captured import capture, function_of, reading
-from kernel_dsl.library.attention_linear import linear_of
+from kernel_dsl.library.attention_forward.captured import capture, function_of, reading
+from kernel_dsl.library.attention_forward.linear import linear_of
 from tests.hopper.helpers import random
 
 from . import attention_reference as reference

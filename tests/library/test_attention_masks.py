@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.attention_blocks import depends_on
-from kernel_dsl.library.attention_problem import ScoredProblem
-from kernel_dsl.library.attention_score import Score
+from kernel_dsl.library.attention_forward.blocks import depends_on
+from kernel_dsl.library.attention_forward.problem import ScoredProblem
+from kernel_dsl.library.attention_forward.score import Score
 from tests.hopper.helpers import random
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

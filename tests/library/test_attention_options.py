@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig, attention_scored
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of, tiles_of_bias
-from kernel_dsl.library.attention_scored_config import scored_config
-from kernel_dsl.library.attention_scored_kernel import scored_kernel
-from kernel_dsl.library.attention_scored_rows import exp2_by_fma
+from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library.attention_forward import scored as attention_scored
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of, tiles_of_bias
+from kernel_dsl.library.attention_forward.scored_config import scored_config
+from kernel_dsl.library.attention_forward.scored_kernel import scored_kernel
+from kernel_dsl.library.attention_forward.scored_rows import exp2_by_fma
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference

@@ -10,8 +10,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_scored import ScoredPlan
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.scored import ScoredPlan
 from kernel_dsl.library.first_sizes import FirstSizes
 from tests.hopper.helpers import random
 

@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import attention_backward
-from kernel_dsl.library.attention_backward_checks import ORDERED
-from kernel_dsl.library.attention_options import AttentionOptions
+from kernel_dsl.library.attention_forward.options import AttentionOptions
+from kernel_dsl.library.attention_gradients.checks import ORDERED
 
 from . import attention_reference as reference
 

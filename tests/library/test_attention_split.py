@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig, attention_scored
-from kernel_dsl.library.attention_backward_order import KEYS
-from kernel_dsl.library.attention_backward_scored import scored_backward_config
-from kernel_dsl.library.attention_backward_scored_sizes import query_steps
-from kernel_dsl.library.attention_kernel import attention_kernel
-from kernel_dsl.library.attention_opened import NumberedPlan, opened
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.attention_scored import ScoredPlan, scored_splits
-from kernel_dsl.library.attention_scored_config import computed, few_config, short_config, step_counts
-from kernel_dsl.library.attention_sizes import AttentionProblem, default_config
-from kernel_dsl.library.attention_split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
+from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library.attention_forward import scored as attention_scored
+from kernel_dsl.library.attention_forward.kernel import attention_kernel
+from kernel_dsl.library.attention_forward.opened import NumberedPlan, opened
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.attention_forward.scored import ScoredPlan, scored_splits
+from kernel_dsl.library.attention_forward.scored_config import computed, few_config, short_config, step_counts
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem, default_config
+from kernel_dsl.library.attention_forward.split import SMALL, SplitPlan, combine_kernel, small_config, splits_of
+from kernel_dsl.library.attention_gradients.order import KEYS
+from kernel_dsl.library.attention_gradients.scored import scored_backward_config
+from kernel_dsl.library.attention_gradients.scored_sizes import query_steps
 from kernel_dsl.library.first_sizes import _later, dim_of
 from tests.hopper.helpers import random, relative
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import attention, attention_backward, attention_scored
-from kernel_dsl.library.attention_scored_kernel import scored_kernel
+from kernel_dsl.library import attention, attention_backward
+from kernel_dsl.library.attention_forward import scored as attention_scored
+from kernel_dsl.library.attention_forward.scored_kernel import scored_kernel
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference

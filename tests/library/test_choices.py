@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import choose, fast_costs
-from kernel_dsl.library.problem import EpilogueStep, Problem
+from kernel_dsl.library.product_routes import choose, fast_costs
+from kernel_dsl.library.products.problem import EpilogueStep, Problem
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.conv_general import conv_general, dgrad_kernel, wgrad_kernel, wgrad_parts, wgrad_sum_kernel
-from kernel_dsl.library.conv_kernel import (
+from kernel_dsl.library.convolutions.general import (
+    conv_general,
+    dgrad_kernel,
+    wgrad_kernel,
+    wgrad_parts,
+    wgrad_sum_kernel,
+)
+from kernel_dsl.library.convolutions.kernel import (
     ConvConfig,
     backward,
     boxes,
@@ -20,8 +26,8 @@ from kernel_dsl.library.conv_kernel import (
     turn_kernel,
     why_not,
 )
-from kernel_dsl.library.conv_problem import ConvProblem
-from kernel_dsl.library.conv_wgrad_kernel import ConvWgradConfig, conv_wgrad_kernel, wgrad_config, wgrad_split
+from kernel_dsl.library.convolutions.problem import ConvProblem
+from kernel_dsl.library.convolutions.wgrad_kernel import ConvWgradConfig, conv_wgrad_kernel, wgrad_config, wgrad_split
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import relative
 

@@ -10,16 +10,16 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import MatmulConfig
-from kernel_dsl.library.cross_entropy import combine_backward, partials_backward
-from kernel_dsl.library.cross_entropy_arguments import CrossEntropyCall
-from kernel_dsl.library.cross_entropy_exponentials import FAR, product_of
-from kernel_dsl.library.cross_entropy_gradients import loss_and_gradients, rows_kernel
-from kernel_dsl.library.cross_entropy_kernels import CrossEntropy, slope, stack_kernel
-from kernel_dsl.library.epilogue import PLAIN, TOP, TOTAL
-from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
-from kernel_dsl.library.operands import turned
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.losses.arguments import CrossEntropyCall
+from kernel_dsl.library.losses.exponentials import FAR, product_of
+from kernel_dsl.library.losses.gradients import loss_and_gradients, rows_kernel
+from kernel_dsl.library.losses.kernels import CrossEntropy, slope, stack_kernel
+from kernel_dsl.library.losses.linear_cross_entropy import combine_backward, partials_backward
+from kernel_dsl.library.product_kernels.epilogue import PLAIN, TOP, TOTAL
+from kernel_dsl.library.product_kernels.lane_product import LaneConfig, lane_kernel
+from kernel_dsl.library.product_kernels.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.products.operands import turned
+from kernel_dsl.library.products.problem import Problem
 from tests.hopper.helpers import random, relative
 
 from .cross_entropy_reference import expected
@@ -269,7 +269,7 @@ def test_the_ends() -> None:
 
 def test_targets_that_are_no_class_give_no_number(rng: Any) -> None:
     """What a GPU does, where nobody looks at targets before: the same kernels, in the interpreter."""
-    from kernel_dsl.library import cross_entropy as module
+    from kernel_dsl.library.losses import linear_cross_entropy as module
 
     x, weight = random(rng, (4, 16), f32), random(rng, (6, 16), f32)
     targets = np.array([0, 6, -1, 1 << 40])

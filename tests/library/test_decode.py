@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.decode_general import decode_general
-from kernel_dsl.library.decode_kernel import DecodeConfig, decode_kernel, decode_steps, split_count
-from kernel_dsl.library.decode_problem import DecodeProblem
+from kernel_dsl.library.decoding.general import decode_general
+from kernel_dsl.library.decoding.kernel import DecodeConfig, decode_kernel, decode_steps, split_count
+from kernel_dsl.library.decoding.problem import DecodeProblem
 from tests.hopper.helpers import random, relative
 
 from . import attention_reference as reference

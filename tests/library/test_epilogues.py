@@ -11,10 +11,10 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.gate_gradients import gate_gradients
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.routes import route
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.gate_gradients import gate_gradients
+from kernel_dsl.library.products.matmul_options import MatmulOptions
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 

@@ -10,7 +10,7 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.library import AttentionConfig, MatmulConfig
-from kernel_dsl.library.matmul import array_address
+from kernel_dsl.library.products.matmul import array_address
 
 A, B = np.ones((16, 32), np.float16), np.ones((32, 24), np.float16)
 Q = np.ones((1, 2, 8, 64), np.float16)

@@ -11,10 +11,10 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.library import MatmulConfig
-from kernel_dsl.library.grouped_product import grouped_kernel
-from kernel_dsl.library.grouped_tiles import RowGroups
-from kernel_dsl.library.grouped_wgrad_product import wgrad_kernel
-from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.grouped.product import grouped_kernel
+from kernel_dsl.library.grouped.tiles import RowGroups
+from kernel_dsl.library.grouped.wgrad_product import wgrad_kernel
+from kernel_dsl.library.products.problem import Problem
 from tests.hopper.helpers import assemble, random, relative
 
 from .grouped import Call, any_call, grouped, wgrad

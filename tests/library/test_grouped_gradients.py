@@ -9,8 +9,8 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl.errors import BadCallArgument
-from kernel_dsl.library.grouped_arguments import GroupedOptions
-from kernel_dsl.library.grouped_derivatives import gradients
+from kernel_dsl.library.grouped.arguments import GroupedOptions
+from kernel_dsl.library.grouped.derivatives import gradients
 
 f32 = np.float32
 STEP = 1e-5

@@ -14,7 +14,7 @@ from kernel_dsl.definition import output_structs
 from kernel_dsl.dtypes import as_dtype
 from kernel_dsl.kernel import Kernel
 from kernel_dsl.library import latest
-from kernel_dsl.library.conv import LATEST
+from kernel_dsl.library.convolutions.conv2d import LATEST
 from kernel_dsl.tree import unflatten
 
 MOST = 250  # Python calls of a slow path; 130 take 35 us
@@ -119,7 +119,7 @@ def answer_at_once(made: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> lis
         kernels.append(kernel)
         return made[id(kernel)]
 
-    for module in (latest, sys.modules["kernel_dsl.library.matmul_plan"]):
+    for module in (latest, sys.modules["kernel_dsl.library.products.plan"]):
         monkeypatch.setattr(module, "seen_call", seen)
     return kernels
 

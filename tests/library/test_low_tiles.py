@@ -11,12 +11,12 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.errors import BadCallValue
-from kernel_dsl.library import choose
-from kernel_dsl.library.low_tiles import LowTiles
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import Route
+from kernel_dsl.library.product_kernels.low_tiles import LowTiles
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes import choose
+from kernel_dsl.library.product_routes.routes import Route
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.problem import Problem
 from tests.hopper.helpers import assemble, random, relative
 from tests.schedules import interpret as interpret
 

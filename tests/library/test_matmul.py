@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.choose import choose
-from kernel_dsl.library.fast_sizes import configure
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.persistent_matmul import Problem, matmul_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import Problem, matmul_kernel
+from kernel_dsl.library.product_routes.choose import choose
+from kernel_dsl.library.product_routes.fast_sizes import configure
+from kernel_dsl.library.products.matmul_config import MatmulConfig
 from tests.hopper.helpers import assemble, random, relative
 
 pytestmark = [pytest.mark.tma, pytest.mark.wgmma]

@@ -90,7 +90,7 @@ def test_gradients(width: int, centred: bool) -> None:
 
 def test_one_compile_for_any_rows() -> None:
     norm = norms.Norm("rows", True, 1e-5)
-    turn = import_module("kernel_dsl.library.rope")
+    turn = import_module("kernel_dsl.library.rotary")
     kernels = [
         norms.norm_kernel(norm),
         norms.gradients_kernel(norm),

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 import kernel_dsl as kd
-from kernel_dsl.library import combine
-from kernel_dsl.library.attention_backward import default_config
-from kernel_dsl.library.attention_backward_ends import ELEMENTS, SUMMED, stats_kernel, sum_kernel
-from kernel_dsl.library.attention_opened import opened
-from kernel_dsl.library.attention_sizes import AttentionProblem
+from kernel_dsl.library.attention_forward.opened import opened
+from kernel_dsl.library.attention_forward.sizes import AttentionProblem
+from kernel_dsl.library.attention_gradients.attention_backward import default_config
+from kernel_dsl.library.attention_gradients.ends import ELEMENTS, SUMMED, stats_kernel, sum_kernel
 from kernel_dsl.library.first_sizes import dim_of
 from kernel_dsl.library.part_sums import sum_of_parts
-from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.product_kernels import combine
+from kernel_dsl.library.products.problem import Problem
 
 Spec = kd.ShapeDtypeStruct
 N = kd.Dim("N", max=64)

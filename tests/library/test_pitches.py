@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import fast_costs, grouped_routes
-from kernel_dsl.library.arguments import request
 from kernel_dsl.library.blocks import clusters_at_once
-from kernel_dsl.library.conv_kernel import config_of
-from kernel_dsl.library.conv_problem import ConvProblem
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.operands import operand
-from kernel_dsl.library.pack import Packing, pack_kernel
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.routes import route, routes
+from kernel_dsl.library.convolutions.kernel import config_of
+from kernel_dsl.library.convolutions.problem import ConvProblem
+from kernel_dsl.library.grouped import routes as grouped_routes
+from kernel_dsl.library.product_kernels.pack import Packing, pack_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes import fast_costs
+from kernel_dsl.library.product_routes.routes import route, routes
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.operands import operand
+from kernel_dsl.library.products.plan import plan_by
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.any_rows import opened
-from kernel_dsl.library.lane_product import LaneConfig, lane_kernel
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.product_kernels.lane_product import LaneConfig, lane_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes.any_rows import opened
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.problem import Problem
 from tests.hopper.helpers import assemble
 
 from .routed import routed

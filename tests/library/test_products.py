@@ -10,19 +10,19 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.combine import combine_kernel, height_of, in_flight
-from kernel_dsl.library.lane_product import TILES, LaneConfig, lane_kernel
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.operands import why_not_tma
-from kernel_dsl.library.pack import Packing, pack_kernel
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.promoted_product import RUN
-from kernel_dsl.library.routes import route, routes
-from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.product_kernels.combine import combine_kernel, height_of, in_flight
+from kernel_dsl.library.product_kernels.lane_product import TILES, LaneConfig, lane_kernel
+from kernel_dsl.library.product_kernels.pack import Packing, pack_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_kernels.promoted_product import RUN
+from kernel_dsl.library.product_kernels.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.product_routes.routes import route, routes
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.operands import why_not_tma
+from kernel_dsl.library.products.plan import plan_by
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.refs import strides_of
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative

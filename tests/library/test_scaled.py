@@ -11,14 +11,14 @@ import pytest
 
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.choose import choose
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.pack import pack_kernel
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import route
+from kernel_dsl.library.product_kernels.pack import pack_kernel
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes.choose import choose
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import assemble, random, relative
 

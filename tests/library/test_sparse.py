@@ -10,9 +10,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors_hopper import TransformConflict, UnreadAccumulator, WgmmaShape, WgmmaType
 from kernel_dsl.library import MatmulConfig, SparseMatrix
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.operands import turned
-from kernel_dsl.library.routes import sparse_goes_fast
+from kernel_dsl.library.product_routes.routes import sparse_goes_fast
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.operands import turned
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import assemble, random, relative
 from tests.hopper.test_wgmma import FP8_ON_A_GPU

@@ -11,10 +11,10 @@ import pytest
 import kernel_dsl as kd
 from benchmarks.bounds import fp8_error
 from kernel_dsl.errors import BadCallValue
-from kernel_dsl.library.fast_sizes import configure
-from kernel_dsl.library.matmul_config import MatmulConfig
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes.fast_sizes import configure
+from kernel_dsl.library.products.matmul_config import MatmulConfig
+from kernel_dsl.library.products.problem import Problem
 from tests.hopper.helpers import assemble, random, relative
 from tests.schedules import interpret as interpret
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by
-from kernel_dsl.library.routes import Route, route, routes
-from kernel_dsl.library.vector_product import LANES
+from kernel_dsl.library.product_kernels.vector_product import LANES
+from kernel_dsl.library.product_routes.routes import Route, route, routes
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.plan import plan_by
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import choose
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.fast_costs import BETWEEN
-from kernel_dsl.library.fast_sizes import configure
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import route
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_routes import choose
+from kernel_dsl.library.product_routes.fast_costs import BETWEEN
+from kernel_dsl.library.product_routes.fast_sizes import configure
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import whole_lines
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.choose import tiles_between
-from kernel_dsl.library.fast_sizes import configure
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.persistent_matmul import matmul_kernel
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import route
-from kernel_dsl.library.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.product_kernels import whole_lines
+from kernel_dsl.library.product_kernels.persistent_matmul import matmul_kernel
+from kernel_dsl.library.product_kernels.tile_product import TileConfig, tile_kernel
+from kernel_dsl.library.product_routes.choose import tiles_between
+from kernel_dsl.library.product_routes.fast_sizes import configure
+from kernel_dsl.library.product_routes.routes import route
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import target_named
 from tests.hopper.helpers import random, relative
 

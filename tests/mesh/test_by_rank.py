@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library.by_rank import Fresh, Launched, by_rank
+from kernel_dsl.library.collectives.by_rank import Fresh, Launched, by_rank
 from kernel_dsl.symmetric import Symmetric
 
 PAIR = kd.Mesh(("x",), (2,))

@@ -13,7 +13,7 @@ import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType, BadCallArgument, BadCallValue
 from kernel_dsl.errors_mesh import MeshMismatch, RanksDiffer, Unreachable
-from kernel_dsl.library import all_reduce_two_shot
+from kernel_dsl.library.collectives import all_reduce_two_shot
 from kernel_dsl.mesh import meshed
 
 BF16 = ml_dtypes.bfloat16

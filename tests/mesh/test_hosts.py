@@ -14,7 +14,7 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl.errors import BadArgument
 from kernel_dsl.errors_mesh import MeshArgument, Unreachable
-from kernel_dsl.library import two_level
+from kernel_dsl.library.collectives import two_level
 from kernel_dsl.ops import nvshmem
 from kernel_dsl.ops.nvshmem import FUNCTIONS, MORE
 from kernel_dsl.ops.remote_copy import signal_wait

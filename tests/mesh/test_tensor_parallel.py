@@ -11,9 +11,9 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import library
 from kernel_dsl.errors import BadArgument, BadArgumentType
-from kernel_dsl.library import gathering_product, paced_tiles
-from kernel_dsl.library.mesh_product import MeshProduct
-from kernel_dsl.library.scattering_product import scattering_kernel
+from kernel_dsl.library.mesh_products import gathering_product, paced_tiles
+from kernel_dsl.library.mesh_products.scattering_product import scattering_kernel
+from kernel_dsl.library.mesh_products.shared import MeshProduct
 
 BF16 = ml_dtypes.bfloat16
 NAMES = ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]

@@ -11,12 +11,12 @@ import pytest
 
 import kernel_dsl as kd
 from kernel_dsl import dtypes as dt
-from kernel_dsl.library import all_reduce_words
-from kernel_dsl.library.gathering_product import gathering_kernel
-from kernel_dsl.library.mesh_product import MeshProduct
-from kernel_dsl.library.ring_attention_general import RingProblem
-from kernel_dsl.library.ring_attention_kernel import ring_kernel
-from kernel_dsl.library.scattering_product import scattering_kernel
+from kernel_dsl.library.collectives import all_reduce_words
+from kernel_dsl.library.mesh_products.gathering_product import gathering_kernel
+from kernel_dsl.library.mesh_products.scattering_product import scattering_kernel
+from kernel_dsl.library.mesh_products.shared import MeshProduct
+from kernel_dsl.library.ring.general import RingProblem
+from kernel_dsl.library.ring.kernel import ring_kernel
 
 PAIR = kd.Mesh(("x",), (2,))
 SLOW = pytest.mark.slow

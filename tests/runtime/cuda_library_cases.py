@@ -14,8 +14,13 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
     pytest.skip("needs the driver of test_fake_cuda.py", allow_module_level=True)
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionBackwardConfig, PackedInt4, conv, decode, decode_mla, grouped, grouped_wgrad
+from kernel_dsl.library import AttentionBackwardConfig, PackedInt4
+from kernel_dsl.library.convolutions import conv2d as conv
+from kernel_dsl.library.decoding import decode_attention as decode
+from kernel_dsl.library.decoding import mla_decode as decode_mla
 from kernel_dsl.library.first_sizes import FirstSizes
+from kernel_dsl.library.grouped import grouped_matmul as grouped
+from kernel_dsl.library.grouped import grouped_matmul_wgrad as grouped_wgrad
 
 from . import fake_cupy
 from .fake import Player, player
@@ -202,7 +207,7 @@ def test_repeated_options(name: str, again: bool, player: Player, cupy: Any, mon
 
 
 bf16 = kd.bfloat16.numpy
-matmul_module = sys.modules["kernel_dsl.library.matmul"]
+matmul_module = sys.modules["kernel_dsl.library.products.matmul"]
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import kernel_dsl as kd
 from kernel_dsl import mesh_kernel
 from kernel_dsl.dtypes import float32, int32, int64, uint8
 from kernel_dsl.errors_mesh import Unreachable
-from kernel_dsl.library import collectives
+from kernel_dsl.library.collectives import reductions as collectives
 from kernel_dsl.mesh import TEXT_BYTES, TEXTS
 from kernel_dsl.runtime.arrays.array_view import ArrayView, row_major
 from kernel_dsl.runtime.devices import memory, reports

@@ -14,7 +14,7 @@ if not os.environ.get("KERNEL_DSL_FAKE_CUDA"):
 
 import kernel_dsl as kd
 from kernel_dsl import loading, tuned
-from kernel_dsl.library.operands import TurnedStruct
+from kernel_dsl.library.products.operands import TurnedStruct
 from kernel_dsl.runtime.arrays.array_view import frameworks, view
 from kernel_dsl.runtime.devices import memory
 from kernel_dsl.runtime.devices.devices import cuda_device, interpreter_device

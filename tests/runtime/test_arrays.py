@@ -28,7 +28,7 @@ def test_importing_runtime_and_library_imports_no_framework_no_driver_and_no_com
         "kernel_dsl.Graph(); names = ('torch', 'jax', 'cupy', 'llvmlite', 'kernel_dsl.lowering', 'kernel_dsl.ops'); "
         "new = lambda *more: [n for n in (*names, *more) if n in sys.modules and n not in first]; "
         "print([n for n in sys.modules if '.library.' in n], new('cuda')); "
-        "library.matmul, library.attention, library.grouped_matmul; import kernel_dsl.library.sparse_matmul; print(new(), callable(library.sparse_matmul))"
+        "library.matmul, library.attention, library.grouped_matmul; import kernel_dsl.library.products.sparse_matmul; print(new(), callable(library.sparse_matmul))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == ["[] []", "[] True"]

@@ -13,13 +13,15 @@ import pytest
 import kernel_dsl as kd
 from kernel_dsl import tune_command
 from kernel_dsl.__main__ import main
-from kernel_dsl.library import choose, tuned_attention, tuned_choices, tuned_matmul
-from kernel_dsl.library.arguments import request
-from kernel_dsl.library.attention_options import AttentionOptions, problem_of
-from kernel_dsl.library.matmul_options import MatmulOptions
-from kernel_dsl.library.matmul_plan import plan_by, plan_of
-from kernel_dsl.library.problem import Problem
-from kernel_dsl.library.routes import route, routes
+from kernel_dsl.library import tuned_choices
+from kernel_dsl.library.attention_forward import tuned_attention
+from kernel_dsl.library.attention_forward.options import AttentionOptions, problem_of
+from kernel_dsl.library.product_routes import choose, tuned_matmul
+from kernel_dsl.library.product_routes.routes import route, routes
+from kernel_dsl.library.products.arguments import request
+from kernel_dsl.library.products.matmul_options import MatmulOptions
+from kernel_dsl.library.products.plan import plan_by, plan_of
+from kernel_dsl.library.products.problem import Problem
 from kernel_dsl.stages import target_named
 from kernel_dsl.target import DEFAULT
 from kernel_dsl.tuning_file import NAME, TunedLine, tuned_results, written

@@ -1,0 +1,1 @@
+"""Attention: calls, options, masks and the kernels."""

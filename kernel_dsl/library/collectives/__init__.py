@@ -1,0 +1,1 @@
+"""Collectives on a mesh, and the exchange of experts' tokens."""

@@ -1,0 +1,1 @@
+"""Attention of a few new queries over a cache, and over latent keys."""

@@ -1,0 +1,1 @@
+"""Cross-entropy of a linear layer, without logits in memory."""

@@ -1,0 +1,1 @@
+"""Products with a collective before or behind them."""

@@ -1,0 +1,1 @@
+"""Products of two matrices: calls, their arguments and options, packed and sparse operands, gradients."""
