@@ -61,8 +61,8 @@ def tile_of(index: Any, p: Problem, tiles: tuple[Any, Any], group: int) -> tuple
 class TilePlace:
     """What a block of a general kernel computes: the tile at row `m` and column `n`, of a part of K, batch indices (or a group).
 
-    `end`: the end of its group's rows, or None. `again()` finds the same place once more in a group's tables, so that nothing
-    of it need be kept meanwhile; None without groups.
+    `end`: the end of its group's rows, or None. `again()` finds the same place once more, so that nothing of it need be kept
+    meanwhile; None if it takes nothing but the block's number.
     """
 
     m: Any
@@ -108,21 +108,26 @@ def _place_of(p: Problem, t: Any) -> TilePlace:
     if not is_open(*p.batch, p.M, p.N):
         m, n, part, batch = tile_of(kd.program_id(0), p, tiles, t.group)
         return TilePlace(m * t.tile_m, n * t.tile_n, part, batch)
-    row, number = kd.program_id(0), kd.program_id(1)
     extents = (*tiles, p.parts, *p.batch)
-
-    def by_rows() -> list[Any]:
-        part, *batch, n = spread(row, (p.parts, *p.batch, tiles[1]))
-        return changing(number, n, part, batch)
 
     def changing(m: Any, n: Any, part: Any, batch: Any) -> list[Any]:
         return [index for index, extent in zip((m, n, part, *batch), extents, strict=True) if not _is_one(extent)]
 
-    found = kd.cond(_by_rows(p, t), by_rows, lambda: changing(*tile_of(number, p, tiles, t.group)))
-    # that an index is in its extent shows that addresses have 32 bits, and saves masks
-    rest = iter(found)
-    m, n, part, *batch = (0 if _is_one(extent) else kd.clip(next(rest), 0, extent - 1) for extent in extents)
-    return TilePlace(m * t.tile_m, n * t.tile_n, part, tuple(batch))
+    def place(row: Any, number: Any) -> TilePlace:
+        def by_rows() -> list[Any]:
+            part, *batch, n = spread(row, (p.parts, *p.batch, tiles[1]))
+            return changing(number, n, part, batch)
+
+        found = kd.cond(_by_rows(p, t), by_rows, lambda: changing(*tile_of(number, p, tiles, t.group)))
+        # that an index is in its extent shows that addresses have 32 bits, and saves masks
+        rest = iter(found)
+        m, n, part, *batch = (0 if _is_one(extent) else kd.clip(next(rest), 0, extent - 1) for extent in extents)
+        return TilePlace(m * t.tile_m, n * t.tile_n, part, tuple(batch), again=once_more)
+
+    def once_more() -> TilePlace:
+        return place(*kd.optimization_barrier(kd.program_id(0), kd.program_id(1)))
+
+    return place(kd.program_id(0), kd.program_id(1))
 
 
 def walk(

@@ -98,6 +98,24 @@ def _registers(p: Problem, t: LaneConfig) -> int | None:
     return ALONG_K if along_k else REGISTERS
 
 
+def _copy(source: Any, target: Any, extent: Any, start: Any) -> None:
+    """Start copying a slice of a stage. If it has rows of an `extent` from `start` on, slices of whole tiles have code of their
+    own.
+
+    There LLVM drops the masks, because it compares their rows with the same rest. Masks of a large tile take registers, and with
+    few left the assembler gives many multiply-adds three operands of one bank.
+    """
+    width = target.shape[-1]
+
+    def copy() -> None:
+        kd.copy_gmem_to_smem(source, target)
+
+    if extent is None or (isinstance(extent, int) and extent % width == 0):
+        copy()
+    else:
+        kd.cond(extent - start >= width, copy, copy)
+
+
 def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs: Any, a_smem: Any, b_smem: Any) -> None:
     """Compute and store the tile at `place`."""
     wide, layout = p.wide, t.layout
@@ -105,6 +123,8 @@ def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs:
     _, rest = p.scales_of(refs)  # this kernel takes no scales
     extra, out, peak = outputs(p, rest)
     part, batch = place.part, place.batch
+    # sizes of the launch take registers that a large tile lacks; smaller ones took up to 1.1 of the time by the same means
+    tight = t.tile_m * t.tile_n > 64 * 64 and p.groups is None and place.again is not None
     steps: Any = steps_of(p, t.tile_k)
     rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
     a, b = a.at[own(batch, p.a_batch)], b.at[own(batch, p.b_batch)]
@@ -112,8 +132,8 @@ def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs:
 
     def fetch(step: Any, slot: Any) -> None:
         k = kd.ds((part * steps + step) * t.tile_k, t.tile_k)
-        kd.copy_gmem_to_smem(a.at[k, rows], a_smem.at[slot, :, : t.tile_m])
-        kd.copy_gmem_to_smem(b.at[k, columns], b_smem.at[slot, :, : t.tile_n])
+        _copy(a.at[k, rows], a_smem.at[slot, :, : t.tile_m], p.M if tight else None, place.m)
+        _copy(b.at[k, columns], b_smem.at[slot, :, : t.tile_n], p.N if tight else None, place.n)
 
     zero = kd.layout_cast(kd.zeros((t.tile_m, t.tile_n), wide), layout)
 
@@ -155,7 +175,7 @@ def _multiply(p: Problem, t: LaneConfig, place: TilePlace, a: Any, b: Any, refs:
         return end[0]
 
     total = product(zero) if not isinstance(steps, int) or steps else zero
-    if place.again is not None:  # where a tile lies takes no registers beside the sums
+    if place.again is not None and (tight or p.groups):  # where a tile lies takes no registers beside the sums
         place = place.again()
         rows, columns = kd.ds(place.m, t.tile_m), kd.ds(place.n, t.tile_n)
     tile = Tile(rows, columns, (*p.batch, p.M, p.N), batch, peak=peak, end=place.end)
