@@ -184,3 +184,26 @@ def test_loads_of_a_step_do_not_wait_for_each_other(dtype: Any, turned: bool) ->
         loads = t.rows * t.tile_k // LANES + t.count * t.deep
         assert t.vector == 1 and resources.spills == 0
         assert resources.registers > loads + t.count * t.rows // (1 if t.along_k else t.beside), t
+
+
+@pytest.mark.parametrize("dtype", [f16, e4m3, s8, f32], ids=str)
+@pytest.mark.parametrize("shape", [(225, 3, 156), (3, 301, 44), (1, 77, 16), (130, 4, 40), (7, 50, 24)], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.sampled(8)
+def test_lanes_with_short_rows_of_their_own(shape: Any, dtype: Any, turned: bool, interpret: Any, rng: Any) -> None:
+    """Along K a few lanes have all of a short row, for vectors along K and across; right, and without spills."""
+    M, N, K = shape
+    a, b = random(rng, (M, K), dtype), random(rng, (N, K), dtype).T
+    a, b = (a, np.ascontiguousarray(b)) if turned and N <= M else (np.asfortranarray(a) if turned else a, b)
+    r = request(a, b, MatmulOptions(precision="tf32" if dtype == f32 else None, out_dtype=None), None)
+    found = [x for x in ways(r, "sm_90a") if x.config.apart and x.problem.parts == 1]
+    assert found or K * dtype.itemsize % 4 or K * min(M, N) > 8 * 64
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for made in found:
+        t = made.config
+        assert t.tile_k >= K and t.rows * t.apart == LANES
+        got = plan_by(r, made, 132).run(a, [b], [], None, None, interpret)
+        assert relative(np.asarray(got).astype(np.float64), expected) <= {f32: 1e-6, s8: 0.0}.get(dtype, 4e-2), t
+        specs = [Spec(x.shape, dtype) for x in (a.T if turned and N > M else a, b if turned and N <= M else b.T)]
+        for target in ("sm_80", "sm_90a"):
+            assert made.multiply(132).lower(*specs, target=target).compile().resources.spills == 0

@@ -7,6 +7,7 @@ rows of the matrix; several blocks share a multiprocessor, so that many loads ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,6 +30,11 @@ ROOM = 128  # bytes of the vectors' numbers in a step that a lane holds, in the 
 SHARES = (4, 8)
 SHARED_HELD = 36  # the numbers that such a lane holds
 SHARED_COUNT = 2  # the most vectors beside them
+# Where neighbours lie along K and K is short, so many lanes that share a row of the matrix have all of it in one step, and
+# other lanes have other rows. Measured on one NVIDIA H200, us: 22045 x 3 x 156 NN in bfloat16 7.7, by the fast kernel 12.3
+# (torch 13.3); 4 x 4801 x 102 NT in float16 5.1, with rows that all lanes share 6.4 (torch 6.2).
+APART = (2, 4, 8)
+APART_BYTES = 4  # the least bytes of the matrix that such a lane loads at once
 # The least limit of a lane's registers with one vector, those beside its numbers, and the limit with several vectors, of which
 # a lane holds much. ptxas alone takes 32, to fit more blocks on a multiprocessor, and a step's loads of single numbers then wait
 # for each other: 1 x 1095 x 10749 in float16 at odd addresses took 23.1 us instead of 18.2.
@@ -42,6 +48,7 @@ class VectorConfig:
 
     `tile_k` of K in a step. `along_k`: neighbours in the matrix lie along K. `vector`: numbers that a lane loads at once.
     `share`: lanes of a warp that share a row, where neighbours lie along the rows: each has its own part of a step.
+    `apart`: the same where neighbours lie along K; 0 if all lanes of the block share each row.
     """
 
     tile_m: int
@@ -53,6 +60,7 @@ class VectorConfig:
     group: int = 8
     stages: int = 1
     share: int = 1
+    apart: int = 0
 
     @property
     def rows(self) -> int:
@@ -67,26 +75,28 @@ class VectorConfig:
     @property
     def runs(self) -> int:
         """The runs of `vector` numbers that a lane holds of a step: along K, or along the rows."""
-        return self.tile_k // (LANES * self.vector) if self.along_k else self.rows // (self.beside * self.vector)
+        if self.along_k:
+            return self.tile_k // (self.shares * self.vector)
+        return self.rows // (self.beside * self.vector)
 
     @property
     def beside(self) -> int:
-        """The lanes of a warp with rows of their own, where neighbours lie along the rows."""
-        return WARP // self.share
+        """The lanes of a warp with rows of their own, where not all lanes of the block share a row."""
+        return WARP // (self.apart or self.share)
 
     @property
     def shares(self) -> int:
-        """The lanes of a block that share a row, where neighbours lie along the rows."""
-        return WARPS * self.share
+        """The lanes of a block that share a row."""
+        return self.apart or (LANES if self.along_k else WARPS * self.share)
 
     @property
     def deep(self) -> int:
         """The numbers of a step along K that a lane holds."""
-        return self.tile_k // (LANES if self.along_k else self.shares)
+        return self.tile_k // self.shares
 
     def most_registers(self, item: int) -> int:
         """The limit of a lane's registers for numbers of `item` bytes: those of this step and of the next one, and their sums."""
-        sums = self.count * self.rows // (1 if self.along_k else self.beside)
+        sums = self.count * self.rows // (self.rows if self.apart else 1 if self.along_k else self.beside)
         held = (
             (self.rows * self.tile_k // LANES + self.count * self.deep) * max(self.vector * item // 4, 1) // self.vector
         )
@@ -97,6 +107,9 @@ class VectorConfig:
     def matrix(self) -> Any:
         """The layout of a step's numbers of the matrix, (rows, tile_k)."""
         v = self.vector
+        if self.apart:
+            regs = _factors((1, v, 1), (1, self.runs, self.apart * v))
+            return kd.Layout(2, regs, self._turns(1, v, 0), ((0, self.beside), (0, 2 * self.beside)))
         if self.along_k:
             lanes = tuple((1, v << i) for i in range(5))
             regs = _factors((1, v, 1), (0, self.rows, 1), (1, self.runs, LANES * v))
@@ -110,6 +123,11 @@ class VectorConfig:
         own = self.beside.bit_length() - 1
         return (*((near, step << i) for i in range(own)), *((far, part << i) for i in range(5 - own)))
 
+    def _turns(self, near: int, step: int, far: int) -> tuple[tuple[int, int], ...]:
+        """Bits of a lane's number: its part of a row along axis `near`, in steps of `step`, then its row along axis `far`."""
+        shared = self.apart.bit_length() - 1
+        return (*((near, step << i) for i in range(shared)), *((far, 1 << i) for i in range(5 - shared)))
+
     @property
     def vectors(self) -> Any:
         """The layout of a step's numbers of the vectors, (count, tile_k)."""
@@ -120,6 +138,8 @@ class VectorConfig:
     def sums(self) -> Any:
         """The layout of sums, (count, rows, those that lanes or warps have of a row)."""
         v, counts = self.vector, (0, self.count, 1)
+        if self.apart:
+            return kd.Layout(3, _factors(counts), self._turns(2, 1, 1), ((1, self.beside), (1, 2 * self.beside)))
         if self.along_k:
             lanes, warps = tuple((2, 1 << i) for i in range(5)), ((2, WARP), (2, 2 * WARP))
             return kd.Layout(3, _factors(counts, (1, self.rows, 1)), lanes, warps)
@@ -129,7 +149,7 @@ class VectorConfig:
     def slices(self, x: Any) -> list[Any]:
         """The numbers of a step, (n, tile_k), as several (n, those that lanes or warps have of a row at a time)."""
         if self.along_k:
-            x = x.reshape(x.shape[0], self.runs, LANES, self.vector)
+            x = x.reshape(x.shape[0], self.runs, self.shares, self.vector)
             return [x[:, run, :, i] for run in range(self.runs) for i in range(self.vector)]
         x = x.reshape(x.shape[0], self.shares, self.deep)
         return [x[:, :, i] for i in range(self.deep)]
@@ -151,6 +171,7 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
     of_a = p.N <= p.M
     extent, count = (p.M, p.N) if of_a else (p.N, p.M)
     room = ROOM // p.wide.itemsize // count  # numbers along K that a lane may hold of each vector, and half of its sums
+    given = vector
     if along_k:
         each = min(max(vector, 4), _power(room))
         if not is_open(p.K):  # a step of more than all of K would load nothing
@@ -170,10 +191,25 @@ def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]
     if shares:
         kinds += [(WARP // share, _shared_depth(p, share), share) for share in SHARES if WARP // share <= extent]
     sizes = [((rows, count) if of_a else (count, rows), depth, share) for rows, depth, share in kinds]
-    return [
+    made = [
         VectorConfig(*outer, depth, along_k, vector if share == 1 else 1, of_a, share=share)
         for outer, depth, share in sizes
     ]
+    if along_k and not is_open(p.K) and given * (p.dtype if of_a else p.b_dtype).itemsize >= APART_BYTES:
+        for rows, depth, own, lanes in _apart(p, given, count):
+            outer = (rows, count) if of_a else (count, rows)
+            made.append(VectorConfig(*outer, depth, along_k, own, of_a, apart=lanes))
+    return made
+
+
+def _apart(p: Problem, vector: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """(rows, depth of a step, numbers that a lane loads at once, lanes that share a row) where a step has all of K."""
+    room = 2 * ROOM // p.wide.itemsize // count
+    vector = min(vector, _power(room))
+    for lanes in APART:
+        runs = -(-p.K // (lanes * vector))
+        if runs * vector <= room and (runs > 1 or lanes == APART[0] or lanes * vector < 2 * p.K):
+            yield LANES // lanes, lanes * vector * runs, vector, lanes
 
 
 def _shared_depth(p: Problem, share: int) -> int:
@@ -216,7 +252,7 @@ def vector_kernel(problem: Problem, config: VectorConfig) -> Any:
             ahead = load(kd.minimum(step + 1, steps - 1))
             return (plus(*state), *ahead)
 
-        zero = kd.layout_cast(kd.zeros((t.count, t.rows, LANES if t.along_k else t.shares), wide), t.sums)
+        zero = kd.layout_cast(kd.zeros((t.count, t.rows, t.shares), wide), t.sums)
         first = (zero, *load(0))
         sums = kd.sum(plus(*first) if alone else kd.fori_loop(0, steps, add, first)[0], axis=2)
         total = sums.T if t.of_a else sums

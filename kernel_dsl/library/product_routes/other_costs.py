@@ -68,6 +68,9 @@ VECTOR_BYTES, VECTOR_PIECES, VECTOR_LATENCY, VECTOR_START = (7.1, 2.0), (2.8, 1.
 # pieces that a multiprocessor loads in a clock, the time of a byte divided by that of TMA's; clocks for each sum that is added up
 # across lanes; the part of a load that counts if all lanes of a warp load one number
 LANES_LOAD, VECTOR_SHARE, VECTOR_SUM, SAME = 9.5, 1.1, 27, 0.7
+# of lanes of a warp with rows along K of their own: clocks of a step's latency, of a load and of a multiply-add of the block's
+# lanes, of a step of a sum across lanes, and of a block. Rounded from a fit to 19 ways to compute 12 products
+APART_CLOCKS, APART_SHOWS = (1000, 2.0, 0.2, 8.0, 900), 0.3  # the part of the lesser of latencies and work that remains
 # registers of a lane beside those for numbers, and the blocks that a multiprocessor has at most
 VECTOR_REGISTERS, REGISTERS, MOST_BLOCKS = 40, 512, 16
 L2_LATENCY = 3000  # clocks of exposed loads of sums
@@ -183,8 +186,26 @@ def _waited_bytes(p: Problem, t: TileConfig) -> float:
     return made
 
 
+def _apart_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
+    """An estimate for `vector_kernel` where lanes of a warp have rows along K of their own."""
+    latency, load, product, sum_step, start = APART_CLOCKS
+    item, other = (p.dtype, p.b_dtype) if t.of_a else (p.b_dtype, p.dtype)
+    tiles, steps = -(-(p.M if t.of_a else p.N) // t.rows) * p.parts * prod(p.batch), steps_of(p, t.tile_k)
+    across = not p.b_transposed if t.of_a else p.a_transposed  # whether the vectors' numbers are loaded one by one
+    loads = t.deep / t.vector + t.count * t.deep / (1 if across else t.vector)
+    issue = load * loads + product * t.count * t.deep + sum_step * t.count * (t.apart.bit_length() - 1)
+    held = t.deep * item.itemsize / 4 + t.count * t.deep * (other.itemsize / 4 + 1) + t.count
+    at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + held)), MOST_BLOCKS), 1)
+    alone = max(tiles / (blocks * at_once), 1.0) * (steps * latency + start)
+    together = max(tiles / blocks, 1.0) * steps * issue
+    made = max(alone, together) + APART_SHOWS * min(alone, together)
+    return overlapped(made, total_bytes(p) * VECTOR_SHARE / DRAM_BYTES) + START
+
+
 def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     """An estimate for `vector_kernel`."""
+    if t.apart:
+        return _apart_clocks(p, t, blocks)
     tiles = -(-p.M // t.tile_m) * -(-p.N // t.tile_n) * p.parts * prod(p.batch)
     item, steps = (p.dtype if t.of_a else p.b_dtype).itemsize, steps_of(p, t.tile_k)
     numbers = t.rows * t.tile_k
