@@ -63,10 +63,13 @@ def test_what_is_shared_at_the_end(units: int, shared: int) -> None:
 
 @pytest.mark.parametrize(("shape", "tail"), [
     ((8, 16, 4, 1144, 1128, 128), 3), ((16, 8, 2, 1207, 603, 128), 3), ((32, 4, 1, 605, 605, 64), 3),
+    ((8, 8, 4, 663, 663, 96), 2), ((8, 1, 1, 1417, 1417, 160), 2), ((10, 4, 2, 1350, 1350, 96), 1),
     ((25, 8, 2, 1207, 603, 128), 1), ((4, 8, 2, 1207, 603, 128), 1), ((40, 8, 2, 100, 400, 128), 1),
 ], ids=str)  # fmt: skip
 def test_shared_ends_of_few_rounds(shape: Any, tail: int) -> None:
-    """Blocks that few are left of after whole rounds are shared; not where many are, with one round, or with few steps."""
+    """Blocks that few are left of after whole rounds are shared by as many as run at once; not where many are, with one round, or
+    with few steps.
+    """
     B, H, G, queries, keys, D = shape
     sizes = [(B, queries, H, D), (B, keys, G, D), (B, keys, G, D)]
     q, k, v = (kd.ShapeDtypeStruct(x, kd.bfloat16) for x in sizes)

@@ -31,7 +31,6 @@ from .order import (
     EIGHT,
     KEYS,
     MOST_SPLITS,
-    TAIL,
     AttentionBackwardConfig,
     WalkNumbers,
     all_at_once,
@@ -45,6 +44,7 @@ from .order import (
     staying_config,
     step_counts,
     summing,
+    tail_of,
     together_of,
 )
 from .plans import GeneralGradients, ScoredGradients, number_structs
@@ -378,10 +378,13 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     keys = KEYS if p.dim <= KEYS else ROWS
     heads = p.batch * p.kv_heads
     shared = 1 if in_turn else shared_by(p, p.dim, p.causal)
-    if heads * kd.cdiv(p.keys, keys) > 4 * multiprocessors:
+    units = heads * kd.cdiv(p.keys, keys)
+    if units > 4 * multiprocessors:
         # causal blocks have all lengths, and the last ones are short
         shares = has_tail(padded(p.queries, config) // config.block_q * (p.heads // p.kv_heads))
-        return replace(config, tail=TAIL) if shares and not (p.causal or in_turn) else replace(config, splits=shared)
+        if shares and not (p.causal or in_turn):
+            return replace(config, tail=tail_of(units, multiprocessors))
+        return replace(config, splits=shared)
     choices = [replace(config, splits=n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
     ends = [end_of(p, c, keys, multiprocessors) for c in choices]
     best = next(c for c, end in zip(choices, ends, strict=True) if end <= 1.05 * min(ends))

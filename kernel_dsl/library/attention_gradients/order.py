@@ -106,14 +106,20 @@ def has_tail(steps: int) -> bool:
     return steps >= LONG
 
 
+def tail_of(units: int, multiprocessors: int) -> int:
+    """How many of `units` blocks share the steps of each of the last keys: two where three would take a round more."""
+    left = units % multiprocessors
+    return 2 if 2 * left <= multiprocessors < TAIL * left else TAIL
+
+
 def end_with_tail(units: int, steps: int, multiprocessors: int) -> float:
     """The end of the last of `units` blocks of so many `steps`, in steps, if the last ones are shared after whole rounds;
-    infinite where none are.
+    infinite where none are, or these would take several rounds.
     """
-    shared = units > multiprocessors and has_tail(steps)
-    if not shared or not shared_at_end(units, AttentionBackwardConfig(tail=TAIL), multiprocessors):
+    tail = tail_of(units, multiprocessors)
+    if units <= multiprocessors or not has_tail(steps) or not 0 < units % multiprocessors * tail <= multiprocessors:
         return math.inf
-    return units // multiprocessors * (steps + FIXED) + steps / TAIL + FIXED
+    return units // multiprocessors * (steps + FIXED) + steps / tail + FIXED
 
 
 def first_stores(p: Any, config: AttentionBackwardConfig, causal: bool, wide: bool = False) -> bool:

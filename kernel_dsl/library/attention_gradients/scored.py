@@ -24,7 +24,6 @@ from .order import (
     EIGHT,
     FIXED,
     KEYS,
-    TAIL,
     AttentionBackwardConfig,
     end_with_tail,
     first_stores,
@@ -35,6 +34,7 @@ from .order import (
     shared_by,
     staying_config,
     summing,
+    tail_of,
 )
 from .scored_sizes import (
     first_step,
@@ -74,7 +74,7 @@ def scored_backward_config(
         shares = shares or end_with_tail(blocks, steps, multiprocessors) < rounds
     # the places of parts, beside a bias of the widest heads, spill
     refused = in_turn or config.splits > 1 or (max(padded_dims(p)) > 192 and p.score.bias is not None)
-    return replace(config, tail=TAIL) if shares and not refused else config
+    return replace(config, tail=tail_of(blocks, multiprocessors)) if shares and not refused else config
 
 
 def _scored_config(
