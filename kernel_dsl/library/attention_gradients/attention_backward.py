@@ -64,6 +64,7 @@ class _Fast:
     sum: Any  # None without parts
     finish: Any  # None if the main kernel stores the queries' gradient
     sizes: WalkNumbers | None = None  # given if the kernel takes any sizes
+    ordered: bool = False  # whether sums have second ones, which the walk's turns tell of
 
     def launched(
         self, arrays: Sequence[Any], options: AttentionOptions, how: dict[str, Any], launch: Launch
@@ -73,12 +74,14 @@ class _Fast:
         dlse = options.dlse  # in place of `options.rows`: each Python call counts in a repeated step
         stats = launch(self.stats, (out, dout, lse) if dlse is None else (out, dout, lse, dlse))
         numbers = self.sizes.numbers(stats) if self.sizes else []
-        dk, dv, dq, *_ = launch(self.main, (q, k, v, dout, stats, *numbers))
+        given = (q, k, v, dout, stats, *numbers)
+        dk, dv, dq, *turns = launch(self.main, given, partial=self.ordered)  # few steps have second sums
         if self.sum is not None:
             dk, dv = launch(self.sum, (dk, dv))
         if self.finish is not None:
             sums = dq.reshape(-1, self.rows, EIGHT)
-            dq = launch(self.finish, (sums, q) if self.sizes else (sums,))
+            turns = turns if self.ordered else []
+            dq = launch(self.finish, (sums, *turns, q) if self.sizes else (sums, *turns))
         return dq, dk, dv
 
     def lower(self, arrays: tuple[Any, ...], options: AttentionOptions, target: str | None) -> tuple[Any, ...]:
@@ -88,12 +91,13 @@ class _Fast:
         (stats,) = results_of(self.stats, *rows)
         given = q, k, v, dout, stats, *number_structs(self.sizes, stats)
         main = self.main.lower(*given, target=target)
-        parts, _, sums, *_ = results_of(self.main, *given)
+        parts, _, sums, *turns = results_of(self.main, *given)
+        turns = turns if self.ordered else []
         middle = () if self.sum is None else (self.sum.lower(parts, parts, target=target),)
         if self.finish is None:
             return first, main, *middle
         dq_sum = kd.ShapeDtypeStruct((math.prod(sums.shape) // (self.rows * EIGHT), self.rows, EIGHT), kd.float32)
-        return first, main, *middle, self.finish.lower(dq_sum, *([q] if self.sizes else []), target=target)
+        return first, main, *middle, self.finish.lower(dq_sum, *turns, *([q] if self.sizes else []), target=target)
 
 
 @dataclass(frozen=True)
@@ -358,7 +362,7 @@ class AttentionBackward(Named):
         # the small kernels don't depend on these
         ends = replace(t, tail=1, splits=t.splits if sizes is None else 1, stores_first=False)
         finish = None if one_block(p, keys) else finish_kernel(p, ends, wide)
-        return _Fast(rows, stats_kernel(of_any_keys(p), ends, takes_dlse), main, parts, finish, sizes)
+        return _Fast(rows, stats_kernel(of_any_keys(p), ends, takes_dlse), main, parts, finish, sizes, t.in_turn)
 
 
 def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = False) -> AttentionBackwardConfig:
@@ -371,7 +375,7 @@ def default_config(p: AttentionProblem, multiprocessors: int, in_turn: bool = Fa
     elif p.dim <= 192:
         config = AttentionBackwardConfig(64)
     else:
-        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=4, dq_slots=2)
+        config = AttentionBackwardConfig(64, dout_stages=1, dq_parts=2 if in_turn else 4, dq_slots=1 if in_turn else 2)
     if p.dim > KEYS:
         config = replace(config, stores_first=first_stores(p, config, p.causal, True))
     config = replace(config, in_turn=in_turn)

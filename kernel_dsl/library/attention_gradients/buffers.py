@@ -75,6 +75,9 @@ class WalkBuffers:
         self.alone: bool = one_block(p, keys)
         # whether the first block that has a sum stores it; else all blocks add to zeros
         self.stores_first: bool = config.stores_first and not config.in_turn and not self.alone
+        # whether blocks that add in turn are in no other's way: see `WalkOrder`
+        self.ordered: bool = config.in_turn and not self.alone
+        self.falls: bool = p.causal  # whether the blocks of later keys have fewer steps
         self.turned: bool = False  # whether the gradients of scores are in SMEM as (queries, keys)
         self.together: int = 1
         if not self.opened:
@@ -99,7 +102,7 @@ class WalkBuffers:
 
     def _semaphores(self) -> Any:
         """Semaphores that order the blocks of each consumer, head and step; None if all may add at any time."""
-        shape = (CONSUMERS, self.p.batch * self.p.heads, self.steps)
+        shape = (CONSUMERS, self._sum_lines(), self.steps)
         return kd.get_global(kd.SemaphoreType.REGULAR(shape)) if self.by_warps else None
 
     def swizzled(self, *shape: int, row: int = 0) -> Any:
@@ -184,7 +187,8 @@ class WalkBuffers:
         """
         (dk, dv, dq_sum), rest = refs[:3], list(refs[3:])
         self.tail_refs: Any = [rest.pop() for _ in range(2)][::-1] if self.tailed else None
-        turns = rest.pop() if self.opened and self.by_warps else None if self.opened else self._semaphores()
+        given = self.opened or self.ordered
+        turns = rest.pop() if given and self.by_warps else None if given else self._semaphores()
         return dk, dv, dq_sum, turns, rest
 
     def _outputs(self) -> tuple[Any, ...]:
@@ -195,7 +199,7 @@ class WalkBuffers:
         p, like = self.p, [kd.ShapeDtypeStruct(shape, self.p.dtype) for shape in self._key_shapes()]
         lines = self._sum_lines()
         shape = lines, self.steps, self.tiles, self.lines, LINE
-        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.stores_first else 0)
+        sums = kd.ShapeDtypeStruct(shape, kd.float32, init=None if self.stores_first or self.ordered else 0)
         if self.alone:
             sums = kd.ShapeDtypeStruct(self._query_shape(), p.dtype)
         parts: list[Any] = []
@@ -203,7 +207,7 @@ class WalkBuffers:
             count = splits_dim() if self.opened else self.t.splits
             shape = count, p.batch, p.kv_heads, p.keys
             parts = [kd.ShapeDtypeStruct((*shape, x.shape[-1]), kd.float32) for x in like]
-        if not self.opened:
+        if not (self.opened or self.ordered):
             return *(parts or like), sums, *self._bias_outputs(), *self._tail_outputs()
         turns = kd.ShapeDtypeStruct((CONSUMERS, lines, self.steps), kd.int32, init=0)
         turns = [turns] if self.by_warps else []
@@ -229,7 +233,7 @@ class WalkBuffers:
 
     def _sum_lines(self) -> Any:
         """The extent of the sum: heads of all sequences."""
-        return self.p.batch * self.p.heads
+        return self.p.batch * self.p.heads * (1 + self.ordered)
 
     def _bias_outputs(self) -> list[Any]:
         return []

@@ -12,7 +12,7 @@ from kernel_dsl.layout import pow2_ceil
 
 from ..attention_forward.sizes import LOG2E, AttentionProblem
 from ..part_sums import loads_first, sum_of_parts
-from .order import EIGHT, AttentionBackwardConfig, of_steps, padded
+from .order import CONSUMERS, EIGHT, AttentionBackwardConfig, of_steps, padded
 
 ELEMENTS = 4096  # of a block
 AT_ONCE = 6  # parts that are loaded together at the most: eight and more spilled
@@ -84,19 +84,32 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
     heads = (p.batch, p.heads, p.queries, p.dim)
     several = next(n for n in (4, 5, 3, 2, 1) if tiles % n == 0)
     pieces = tiles // several
+    ordered = config.in_turn
 
     def any_lengths(dq_sum: Any, q: Any, dq: Any) -> None:
-        body(dq_sum, dq, q.shape[0], kd.cdiv(q.shape[2], config.block_q))
+        any_in_order(dq_sum, None, q, dq)
 
-    def body(dq_sum: Any, dq: Any, batch: Any = p.batch, steps: Any = all_steps) -> None:
+    def any_in_order(dq_sum: Any, turns: Any, q: Any, dq: Any) -> None:
+        body(dq_sum, dq, q.shape[0], kd.cdiv(q.shape[2], config.block_q), turns)
+
+    def in_order(dq_sum: Any, turns: Any, dq: Any) -> None:
+        body(dq_sum, dq, turns=turns)
+
+    def body(dq_sum: Any, dq: Any, batch: Any = p.batch, steps: Any = all_steps, turns: Any = None) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
         # the last sums first: they were added to last, and may still be in L2
-        numbers = (extent - 1 - kd.program_id(axis) for axis, extent in enumerate((batch, p.heads, steps * pieces)))
+        extents = batch, p.heads, steps * pieces
+        numbers = (extent - 1 - kd.program_id(axis) for axis, extent in enumerate(extents))
         batch, head, number = (kd.maximum(number, 0) for number in numbers)  # known of them, it saves masks
         step, tile = kd.div(number, pieces), kd.rem(number, pieces) * several
         first = step * config.block_q
-        line = ((batch * p.heads + head) * steps + step) * tiles + tile
-        value = (kd.load(dq_sum, kd.ds(line, several), bounds="promise") * p.scale).astype(p.dtype)
+        row = batch * p.heads + head
+        line = (row * steps + step) * tiles + tile
+        value = kd.load(dq_sum, kd.ds(line, several), bounds="promise")
+        if turns is not None:
+            lines = extents[0] * p.heads
+            value = with_second(value, dq_sum, turns, row + lines, step, line + lines * steps * tiles)
+        value = (value * p.scale).astype(p.dtype)
         if wide:
             here = kd.ds(first, config.block_q), kd.ds(tile * EIGHT, several * EIGHT)
             value = value.transpose(1, 0, 2).reshape(config.block_q, several * EIGHT)
@@ -105,15 +118,28 @@ def finish_kernel(problem: AttentionProblem, config: AttentionBackwardConfig, wi
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, p.dim)
         dq[(batch, head, *here)] = value
 
+    inputs: list[tuple[Any, ...]] = [(kd.Dim("tiles"), config.block_q if wide else p.dim, EIGHT)]
+    inputs += [(CONSUMERS, kd.Dim("lines"), kd.Dim("steps"))] * ordered
+    found = (any_in_order if ordered else any_lengths) if p.opened else in_order if ordered else body
     made = kd.kernel(
-        any_lengths if p.opened else body,
+        found,  # results have the names of parameters in reports
         out_type=kd.ShapeDtypeStruct(heads, p.dtype),
         grid=(p.batch, p.heads, all_steps * pieces),
-        shapes={0: (kd.Dim("tiles"), config.block_q if wide else p.dim, EIGHT), 1: heads} if p.opened else None,
+        shapes=dict(enumerate([*inputs, heads])) if p.opened else None,
         compiler_params=loads_first(),
         name="attention_backward_finish",
     )
     return identified(made, problem, config, wide)
+
+
+def with_second(value: Any, dq_sum: Any, turns: Any, row: Any, step: Any, line: Any) -> Any:
+    """Tiles of a sum, plus those from `line` on, where blocks that began with this step added, which `turns` tells."""
+    return kd.cond(
+        turns[0, row, step] > 0,
+        lambda x: x + kd.load(dq_sum, kd.ds(line, x.shape[0]), bounds="promise"),
+        lambda x: x,
+        value,
+    )
 
 
 @cache

@@ -24,7 +24,7 @@ from .scored import (
     scored_stats_kernel,
     scored_sum_kernel,
 )
-from .scored_sizes import keys_of, padded_dims, stores_queries
+from .scored_sizes import in_order, keys_of, padded_dims, stores_queries
 from .scored_walk import ScoredWalk
 
 
@@ -88,6 +88,7 @@ class ScoredGradients:
     lists: BlockLists | None
     sizes: WalkNumbers | None = None  # given if the kernels take any sizes
     keeps_bias: bool = False  # whether the walk stores the bias' gradient
+    ordered: bool = False  # whether sums have second ones, which the walk's turns tell of
 
     @staticmethod
     def of(
@@ -125,7 +126,7 @@ class ScoredGradients:
         ends = replace(t, splits=t.splits if sizes is None else 1, tail=1, stores_first=False)
         stats = scored_stats_kernel(q, ends, takes_dlse)
         finish = None if stores_queries(q) else scored_finish_kernel(q, ends)
-        return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None)
+        return ScoredGradients(p, t, stats, main, sums, finish, lists, sizes, bias_dtype is not None, in_order(q, t))
 
     def _tables(self) -> list[tuple[str, int, int]]:
         """For queries, then for keys: (the lengths, the length of the arrays, the rows of a line of their table)."""
@@ -152,13 +153,15 @@ class ScoredGradients:
             listed = self.lists.of(q, k, options.arrays(block_arrays(p)) + list(by_key[2:]), how, launch)
         numbers = self.sizes.numbers(stats) if self.sizes else []
         extras = options.arrays(self._extras)
-        made = launch(self.main, (q, k, v, dout, stats, *numbers, *extras, *by_key, *listed))
-        (dk, dv, dq), rest = made[:3], list(made[3 : 3 + self.keeps_bias])
+        given = (q, k, v, dout, stats, *numbers, *extras, *by_key, *listed)
+        made = launch(self.main, given, partial=self.ordered)  # few steps have second sums
+        (dk, dv, dq), rest, turns = made[:3], list(made[3 : 3 + self.keeps_bias]), list(made[3:])
+        turns = turns if self.ordered else []
         if self.sums:
             dk, dv = (launch(kernel, (x,)) for kernel, x in zip(self.sums, (dk, dv), strict=True))
         if self.finish is not None:
             dq_sum = dq.reshape(-1, self._rows, EIGHT)
-            dq = launch(self.finish, (dq_sum, *([q] if self.sizes else []), *by_query))
+            dq = launch(self.finish, (dq_sum, *turns, *([q] if self.sizes else []), *by_query))
         return dq, dk, dv, *rest
 
     @lazy
@@ -190,10 +193,11 @@ class ScoredGradients:
             *([] if self.lists is None else self.lists.structs(q, k, given)),
         ]
         main = self.main.lower(q, k, v, dout, stats, *extras, target=target)
-        *parts, sums = results_of(self.main, q, k, v, dout, stats, *extras)[:3]
+        *parts, sums = (results := results_of(self.main, q, k, v, dout, stats, *extras))[:3]
+        turns = list(results[3:]) if self.ordered else []
         middle = [kernel.lower(x, target=target) for kernel, x in zip(self.sums, parts, strict=False)]
         if self.finish is None:
             return first, main, *middle
         shape = (math.prod(sums.shape) // (self._rows * EIGHT), self._rows, EIGHT)
-        ends = [kd.ShapeDtypeStruct(shape, kd.float32), *([q] if self.sizes else []), *by_query]
+        ends = [kd.ShapeDtypeStruct(shape, kd.float32), *turns, *([q] if self.sizes else []), *by_query]
         return first, main, *middle, self.finish.lower(*ends, target=target)

@@ -19,8 +19,9 @@ from ..attention_forward.problem import ScoredProblem, ScorePlace
 from ..attention_forward.sizes import LOG2E, AttentionProblem
 from ..part_sums import loads_first
 from .consumers import narrow_consumers, wide_consumers
-from .ends import ELEMENTS, SUMMED, centre, sum_of_splits
+from .ends import ELEMENTS, SUMMED, centre, sum_of_splits, with_second
 from .order import (
+    CONSUMERS,
     EIGHT,
     FIXED,
     KEYS,
@@ -39,6 +40,7 @@ from .order import (
 from .scored_sizes import (
     first_step,
     heavy,
+    in_order,
     inner_problem,
     keys_of,
     padded_dims,
@@ -83,7 +85,8 @@ def _scored_config(
     """As `scored_backward_config`, for so many blocks, which share no keys at the end."""
     dim = max(padded_dims(p))
     splits = 1 if p.ragged or blocks >= multiprocessors else _splits(p, blocks, multiprocessors)
-    plain = as_without_options(p) and not in_turn
+    alike = as_without_options(p)
+    plain = alike and not in_turn
     if plain:
         splits = max(splits, shared_by(p, dim, bool(p.score.causal)))
     first = plain and first_stores(p, AttentionBackwardConfig(64), bool(p.score.causal), True)  # if `dim` is beyond 128
@@ -96,8 +99,8 @@ def _scored_config(
     if dim > KEYS:
         return AttentionBackwardConfig(64, in_turn=in_turn, splits=splits, stores_first=first)
     score = p.score
-    if plain and dim == KEYS:
-        return replace(narrow_config(like_plain(p)), splits=splits)
+    if alike and dim == KEYS:
+        return replace(narrow_config(like_plain(p)), splits=splits, in_turn=in_turn)
     several = (score.softcap is not None) + (score.score_mod is not None) + (score.bias is not None)
     if several == 1 and score.mask_mod is None and not (in_turn and p.ragged):  # one option leaves enough registers
         if score.bias_tiles is not None and score.bias_tiles.itemsize == 2:  # the bias takes SMEM
@@ -265,6 +268,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
     dq_sum is (tiles, padded dimension, 8), beyond a dimension of 128 (tiles, queries of a step, 8).
     """
     p, m = problem, config.block_q
+    ordered = in_order(p, config)
     names = ["q"] * p.opened + ["q_seqlens", "kv_seqlens", "table"] * p.ragged
     dim, narrow = padded_dims(p)[0], keys_of(p) == KEYS
     tiles = m // EIGHT if narrow else dim // EIGHT
@@ -274,6 +278,7 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
 
     def body(dq_sum: Any, *rest: Any) -> None:
         kd.griddepcontrol_wait()  # it starts while the kernel before it ends
+        turns, rest = (rest[0], rest[1:]) if ordered else (None, rest)
         s, dq = dict(zip(names, rest, strict=False)), rest[-1]
         p, steps = problem, all_steps
         if p.opened:
@@ -288,7 +293,12 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
         tile = kd.rem(number, pieces) * several
         place = ScorePlace.of(p, head, kd.div(number, pieces), s)
         step = head * steps + first_step(p, config, place) + place.number
-        value = (kd.load(dq_sum, kd.ds(step * tiles + tile, several), bounds="promise") * p.scale).astype(p.dtype)
+        line = step * tiles + tile
+        value = kd.load(dq_sum, kd.ds(line, several), bounds="promise")
+        if turns is not None:
+            lines = p.heads * p.batch
+            value = with_second(value, dq_sum, turns, head + lines, place.number, line + lines * steps * tiles)
+        value = (value * p.scale).astype(p.dtype)
         if narrow:
             value = value.transpose(0, 2, 1).reshape(several * EIGHT, dim)
             row, count, columns = tile * EIGHT, several * EIGHT, kd.ds(0, dim)
@@ -304,7 +314,13 @@ def scored_finish_kernel(problem: ScoredProblem, config: AttentionBackwardConfig
         body,
         out_type=kd.ShapeDtypeStruct(p.shape(p.heads, p.queries, p.dim), p.dtype),
         grid=(heads, all_steps * pieces),
-        shapes=_row_shapes(p, names, 1, {0: (kd.Dim("sums"), dim if narrow else m, EIGHT)}),
+        shapes=_row_shapes(
+            p,
+            names,
+            1 + ordered,
+            {0: (kd.Dim("sums"), dim if narrow else m, EIGHT)}
+            | ({1: (CONSUMERS, kd.Dim("lines"), kd.Dim("steps"))} if ordered else {}),
+        ),
         compiler_params=loads_first(),
         name="attention_backward_scored_finish",
     )

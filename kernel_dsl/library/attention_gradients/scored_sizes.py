@@ -46,6 +46,16 @@ def stores_queries(p: ScoredProblem) -> bool:
     return has_all_steps(p) and one_block(p, keys_of(p))
 
 
+def in_order(p: ScoredProblem, t: AttentionBackwardConfig) -> bool:
+    """Whether blocks that add in turn are in no other's way, as `WalkOrder` says.
+
+    Where scores are more than scaled products, or masked in a kernel for any sizes of the widest heads, the places of such
+    steps would take registers that are in use.
+    """
+    tight = heavy(p) or p.score.bias is not None or (p.opened and bool(p.score.causal) and max(padded_dims(p)) > 192)
+    return t.in_turn and has_all_steps(p) and not (stores_queries(p) or tight)
+
+
 def inner_problem(p: ScoredProblem) -> AttentionProblem:
     """The problem without options, for the walk."""
     sizes = p.batch, p.heads, p.kv_heads, p.queries, p.keys, padded_dims(p)[0]

@@ -32,6 +32,7 @@ from .scored_scores import ScoredBlock, ScoredScores, ScoredStep
 from .scored_sizes import (
     first_step,
     has_all_steps,
+    in_order,
     inner_problem,
     keys_of,
     list_entry,
@@ -71,6 +72,8 @@ class ScoredWalk(ScoredScores):
             self.registers: tuple[int, int] = 232, 24
         self.alone: bool = stores_queries(problem)
         self.stores_first: bool = self.stores_first and has_all_steps(problem)
+        self.ordered: bool = in_order(problem, config)
+        self.falls: bool = bool(problem.score.causal)
         if problem.ragged:
             self.splitting: bool = False
             self.blocks: Any = lines_of(problem) if problem.opened else ragged_tiles(problem, keys, problem.keys)
@@ -213,10 +216,14 @@ class ScoredWalk(ScoredScores):
     def turn_of(self, block: Any, step: WalkStep) -> Any:
         """The number of blocks that add to a step before this one."""
         place = block.place
+        if self.ordered:
+            return super().turn_of(block, step)
         first = self.scored.score.first_key(step.index * self.t.block_q, place.queries, place.keys)
         return kd.div(block.key, self.keys) - kd.div(first, self.keys)
 
     def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
+        if self.ordered:
+            return super().sum_of(block, step)
         head = step.head if self.scored.ragged else block.batch * self.p.heads + step.head
         return head, block.base + step.index
 
@@ -318,7 +325,7 @@ class ScoredWalk(ScoredScores):
         return p.shape(p.heads, p.queries, p.dim)
 
     def _sum_lines(self) -> Any:
-        return self.scored.heads * (1 if self.scored.ragged else self.scored.batch)
+        return self.scored.heads * (1 if self.scored.ragged else self.scored.batch) * (1 + self.ordered)
 
     def _bias_outputs(self) -> list[Any]:
         if self.bias_dtype is None:

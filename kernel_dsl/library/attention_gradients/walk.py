@@ -17,7 +17,7 @@ import kernel_dsl as kd
 
 from ..attention_forward.sizes import LOG2E, ROWS
 from ..stage_ring import await_release
-from .keys import Visit, WalkKeys
+from .keys import Visit
 from .order import (
     CONSUMERS,
     EIGHT,
@@ -27,6 +27,7 @@ from .order import (
     SPREAD,
     shared_at_end,
 )
+from .turns import WalkOrder, WalkStep
 
 Consumers = Callable[
     ["Walk"], tuple[Callable[..., None], dict[str, Any]]
@@ -64,18 +65,7 @@ class ScoreBlock:
     visit: Visit
 
 
-@dataclass(frozen=True)
-class WalkStep:
-    """A step of the walk: its number, the stages that it uses, the query head, and its number within the head."""
-
-    number: Any
-    slot: Any
-    dout_slot: Any
-    head: Any
-    index: Any
-
-
-class Walk(WalkKeys):
+class Walk(WalkOrder):
     """The walk of blocks of `keys` keys: what each of them does."""
 
     def at_launch(self, q: Any, k: Any, sizes: Any) -> Walk:
@@ -146,31 +136,35 @@ class Walk(WalkKeys):
     def share(self, count: Any, split: Any, tail: Tail | None) -> tuple[Any, Any]:
         """(the first, the number) of a block's steps, out of `count`."""
         mine, every = (split, self.splits) if tail is None else (tail.piece, tail.pieces)
+        if self.ordered:
+            return split, kd.cdiv(kd.maximum(count - split, 0), self.pieces)
         if tail is None and not self.splitting:
             return 0, count
         start = kd.div(count * mine, every)
         return start, kd.div(count * (mine + 1), every) - start
 
     def turn_of(self, block: Any, step: WalkStep) -> Any:
-        """The number of blocks that add to a step before this one."""
-        return kd.div(block.key, self.keys)
+        """The number of blocks that add to a step's sum before this one."""
+        number = kd.div(block.key, self.keys)
+        return number - self.others_before(block, step) if self.ordered else number
 
     def sum_of(self, block: Any, step: WalkStep) -> tuple[Any, Any]:
         """The sum of a step's gradient."""
-        return block.batch * self.p.heads + step.head, step.index
+        line = block.batch * self.p.heads + step.head
+        return line + self.second(block, step) if self.ordered else line, step.index
 
     def each_step(self, block: ScoreBlock, body: Callable[..., Any], carried: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """Call `body(step, *carried)`, which gives what the next step carries, for each step in order; gives what is left.
 
-        Blocks that add in turn go from the last queries to the first: all blocks begin there, and none waits for long.
-        Blocks that add in any order begin at different queries, if they have all of them.
+        Blocks that add in turn go from the last queries to the first, or as `WalkOrder` says. Blocks that add in any
+        order begin at different queries, if they have all of them.
         """
+        if self.ordered:
+            return self.each_in_order(block, body, carried)
         last = self.last_step(block)
         begin, end, by = (last, block.first, -1) if self.t.in_turn else (block.first, last, 1)
         head, index = block.kv_head * self.group, begin
-        if self.by_queries:
-            head, index = head + kd.rem(block.start, self.group), index - kd.div(block.start, self.group)
-        elif self.splitting and self.group == 1:
+        if self.splitting and self.group == 1:
             index = begin + by * block.start
         elif self.splitting or self.tailed:
             each = kd.maximum(last - block.first + 1, 1)
@@ -187,30 +181,12 @@ class Walk(WalkKeys):
             where = self.numbered(block, number), slot, dout_slot, head
             made = body(self.step_at(block, index & MOST_STEPS if self.single else index, where), *own)
             over, slots = index == end, self.following_slots(slot, dout_slot)
-            if self.by_queries:
-                first, over = block.kv_head * self.group, head == (block.kv_head + 1) * self.group - 1
-                return *slots, kd.where(over, first, head + 1), kd.where(over, index - 1, index), *(made or ())
             if self.spreads:
                 index = kd.where(over, begin, index + by)
                 return *slots, kd.where(index == start, head + 1, head), index, *(made or ())
             return *slots, kd.where(over, head + 1, head), kd.where(over, begin, index + by), *(made or ())
 
         return tuple(after[4:])
-
-    @property
-    def by_queries(self) -> bool:
-        """Whether blocks take a step of all heads of a group before the next step. Causal blocks that add in turn do so: those
-        of few steps would wait at each head for those of many.
-        """
-        return self.t.in_turn and self.p.causal and self.group > 1
-
-    def last_step(self, block: Any) -> Any:
-        """The number of the last step that a block has of a head."""
-        return self.steps - 1
-
-    def step_at(self, block: Any, index: Any, where: tuple[Any, Any, Any, Any]) -> WalkStep:
-        """The step number `index` of a head; `where`: its number among the block's, its stages and its query head."""
-        return WalkStep(*where, index)
 
     @property
     def spreads(self) -> bool:
@@ -316,18 +292,21 @@ class Walk(WalkKeys):
 
         def add(step: WalkStep) -> None:
             turn = turns.at[me, *self.sum_of(block, step)]
+
+            def copy(part: int, add: bool) -> None:
+                self._copy_sum(me, part, block, step, dq_sum, s, add)
+
             if self.stores_first:
-
-                def copy(part: int, add: bool) -> None:
-                    self._copy_sum(me, part, block, step, dq_sum, s, add)
-
                 self.add_or_store(me, copy, turn, s)
                 return
-            kd.semaphore_wait(turn, self.turn_of(block, step), decrement=False)
+            before = self.turn_of(block, step)
+            kd.semaphore_wait(turn, before, decrement=False)
             for i in range(t.dq_parts):
                 place = me * t.dq_slots + i % t.dq_slots
                 kd.barrier_wait(s["dq_stored"].at[place])
-                self._copy_sum(me, i, block, step, dq_sum, s)
+                if self.ordered:
+                    kd.when(before == 0)(partial(copy, i, False))
+                kd.when(before > 0)(partial(copy, i, True)) if self.ordered else copy(i, True)
                 kd.wait_smem_to_gmem(0, wait_read_only=True)
                 kd.barrier_arrive(s["dq_read"].at[place])
             kd.wait_smem_to_gmem(0)
