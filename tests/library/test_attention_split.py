@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import kernel_dsl as kd
-from kernel_dsl.library import AttentionConfig
+from kernel_dsl.library import AttentionConfig, attention
 from kernel_dsl.library.attention_forward import scored as attention_scored
 from kernel_dsl.library.attention_forward.kernel import attention_kernel
 from kernel_dsl.library.attention_forward.opened import NumberedPlan, opened
@@ -425,3 +426,13 @@ def test_later_sizes_on_a_gpu(dim: int, rng: Any) -> None:
         assert relative(out, wanted.out) < 6e-3 and np.abs(np.asarray(lse) - wanted.lse).max() < 2e-3
     plans = [plan for plan in function._plans.values() if isinstance(plan, SplitPlan)]
     assert len(plans) >= 4 and len({plan.combine for plan in plans if isinstance(plan.parts, NumberedPlan)}) == 1
+
+
+@pytest.mark.parametrize(("dim", "rows", "columns"), [(136, 64, 144), (144, 80, 144), (168, 64, 176), (200, 80, 208)])
+def test_products_leave_padding_out(dim: int, rows: int, columns: int) -> None:
+    """SMEM has rows of whole swizzles; products take the dimension itself, in steps of 16."""
+    q = kd.ShapeDtypeStruct((1, 2, 4096, dim), kd.bfloat16)
+    ptx = attention.lower(q, q, q, target="sm_90a").compile().ptx
+    assert set(re.findall(r"wgmma\.mma_async\S*\.m64n(\d+)k16", ptx)) == {str(rows), str(columns)}
+    first = next(line for line in ptx.splitlines() if f".m64n{rows}k16" in line)
+    assert len(re.findall(r"wgmma\.mma_async", first)) == columns // 16

@@ -194,7 +194,10 @@ def scored_config(p: ScoredProblem, linear: bool = False) -> AttentionConfig:
         if p.score.bias_tiles is not None:  # more stages load more of the bias ahead
             choices = [AttentionConfig(2, 64, 3), *choices]
     else:
-        choices = [AttentionConfig(2, 80 if light else 64, 2)]
+        # three stages load keys earlier; rows of whole 32 bytes arrive so fast that longer steps are better
+        rows = 80 if dv <= 160 and p.dim % 16 == p.v_dim % 16 == 0 else 64
+        choices = [AttentionConfig(2, rows, 3)] if dv <= 192 and light and not p.page else []
+        choices += [AttentionConfig(2, 80 if light else 64, 2)]
     choices += [AttentionConfig(2, n, 2) for n in (96, 80, 64, 48)]
     return paged_config(p, next(c for c in choices if bytes_of(p, c) <= SMEM_BYTES))
 

@@ -35,6 +35,10 @@ class ScoredForward(ScoredRows):
         if listed(self.p) and self.t.consumers == 2:  # no sum is below 0, so this stores nothing
             kd.store(q_tile, (slice(None), kd.ds(0, 8)), total.astype(self.p.scored_dtype), mask=total < 0)
 
+    def values(self, slot: Any, s: dict[str, Any]) -> Any:
+        """The values of a stage, as products take them."""
+        return s["v_smem"].at[slot, :, kd.ds(0, self.columns)]
+
     def release(self, place: Any, s: dict[str, Any]) -> None:
         """Allow the producer to load queries over the output."""
         kd.wait_smem_to_gmem(0, wait_read_only=True)
@@ -46,9 +50,9 @@ class ScoredForward(ScoredRows):
         """
         p, (start, tiles) = self.p, carry
         place, before = self.query_place(tiles, me), self.query_place(tiles + 1, me)
-        q_tile = s["q_smem"].at[place, :, kd.ds(0, self.dim)]
+        q_tile = s["q_smem"].at[place, :, kd.ds(0, self.depth)]
         steps = _TileSteps(self, me, tile, s, RowScores(self, me, tile, s), start, tiles, place, before, q_tile)
-        types = kd.ACC((ROWS, self.t.block_kv), kd.float32), kd.ACC((ROWS, self.v_dim), kd.float32)
+        types = kd.ACC((ROWS, self.t.block_kv), kd.float32), kd.ACC((ROWS, self.columns), kd.float32)
         value, top, total, slot = kd.run_scoped(steps.run, *types)
         last, out_tile = None, s["out_smem"].at[me] if self.apart else s["q_smem"].at[place]
         if self.shared is not None:
@@ -107,7 +111,7 @@ class ScoredForward(ScoredRows):
             factor = kd.where(total == 0, 0.0, 1.0 / total)
         if "v" in p.scales:
             factor = factor * self.scale(tile, "v", s)
-        out_tile = place.at[:, kd.ds(0, self.v_dim)]
+        out_tile, beyond = place.at[:, kd.ds(0, self.v_dim)], self.v_dim - self.columns
         if self.apart:
             kd.wait_smem_to_gmem(0, wait_read_only=True)
         made = (value * factor[:, None]).astype(p.out_dtype)
@@ -118,7 +122,9 @@ class ScoredForward(ScoredRows):
         target = out.at[place_of]
 
         def copy() -> None:
-            out_tile[...] = made
+            out_tile.at[:, kd.ds(0, self.columns)][...] = made
+            if beyond:  # copies move whole tiles, and read them; the output has no such columns
+                out_tile.at[:, kd.ds(self.columns, beyond)][...] = kd.zeros((ROWS, beyond), made.dtype)
             kd.commit_smem()
             kd.copy_smem_to_gmem(out_tile, target)
             if not self.apart and self.q_places == 1:  # otherwise the next tile waits
@@ -130,7 +136,7 @@ class ScoredForward(ScoredRows):
             there = mine + kd.broadcasted_iota(kd.int32, made.shape, 0) < tile.queries
             whole = mine + ROWS <= tile.queries
             kd.when(whole)(copy)
-            kd.when(~whole)(lambda: kd.store(target, ..., made, mask=there))
+            kd.when(~whole)(lambda: kd.store(target.at[:, kd.ds(0, self.columns)], ..., made, mask=there))
         if p.lse:
             logs = kd.where(total == 0, -math.inf, (top + kd.log2(total)) * (1.0 / LOG2E))
             where = p.lse_rows(tile.batch, self.part_head(tile), rows)
@@ -163,7 +169,7 @@ class _TileSteps:
         await_queries = partial(kd.barrier_wait, s["q_loaded"].at[self.place])
         # of a tile without keys the producer tells, too, that it has seen the release of its place
         await_queries() if kernel.counted else kd.when(self.tile.count > 0)(await_queries)
-        o_acc[...] = kd.zeros((ROWS, kernel.v_dim), kd.float32)
+        o_acc[...] = kd.zeros((ROWS, kernel.columns), kd.float32)
         steps = partial(self._all, (s_acc, o_acc))
         if p.guarded:
             small = largest_product(p, self.tile.head, s["norms"]) * (rows.factor * rows.factor) <= MOST_LOG**2
@@ -188,7 +194,7 @@ class _TileSteps:
         if kernel.q_places == 2:
             kd.when(~some & (self.tiles > 0))(partial(kernel.release, self.before, s))
         # without steps no values were loaded, and SMEM may hold any bits
-        kd.when(some)(partial(kd.wgmma, accs[1], weights, s["v_smem"].at[slot]))
+        kd.when(some)(partial(kd.wgmma, accs[1], weights, kernel.values(slot, s)))
         kd.wgmma_wait(0)
         kd.optimization_barrier(weights)
         if kernel.counted or kernel.skips:
@@ -207,7 +213,7 @@ class _TileSteps:
         following = following_slot(slot, kernel.t.stages)
         index, whole = kernel.block_of(self.tile, number, s)
         x.multiply(s_acc, self.q_tile, following)
-        add = partial(kd.wgmma, o_acc, weights, s["v_smem"].at[slot])
+        add = partial(kd.wgmma, o_acc, weights, kernel.values(slot, s))
         kd.cond(number > x.begin, add, lambda: kd.wgmma_wait(0))
         kernel.pass_turn(self.me, s)
         bias = early_bias[0] if early_bias else x.bias(index, following)

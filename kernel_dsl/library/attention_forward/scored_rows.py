@@ -111,7 +111,7 @@ class RowScores:
             kd.barrier_wait(s["turn"].at[self.me])
         if self.linear is not None and self.seeded:
             acc[...] = self.by_column(self.linear.by_key * (1.0 / self.kernel.p.scale))
-        kd.wgmma(acc, q_tile, s["k_smem"].at[slot].T, accumulate=self.seeded)
+        kd.wgmma(acc, q_tile, s["k_smem"].at[slot, :, kd.ds(0, self.kernel.depth)].T, accumulate=self.seeded)
 
     def bias(self, index: Any, slot: Any) -> Any:
         """The bias of a block of keys, None if there is none."""

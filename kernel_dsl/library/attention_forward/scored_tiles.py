@@ -20,6 +20,7 @@ from .scored_config import (
     blocks_of,
     bytes_of,
     computed,
+    lanes_of,
     listed,
     scored_together,
     swizzled,
@@ -60,6 +61,9 @@ class ScoredTiles:
         self.tiles: Any = tiles_of(p, t)
         self.dim: int = computed(p.dim, p.scored_dtype)
         self.v_dim: int = computed(p.v_dim)
+        # what products take of these, which lie in SMEM as its swizzles want
+        self.depth: int = lanes_of(p.dim, p.scored_dtype)
+        self.columns: int = lanes_of(p.v_dim)
         self.group: int = p.heads // p.kv_heads
         self.work: Any = self.tiles * p.heads * (1 if p.ragged else p.batch)
         self.multiprocessors = multiprocessors
@@ -290,7 +294,7 @@ class ScoredTiles:
             made["places"] = kd.SMEM((2, len(MOVING) + listed(p)), kd.int32)  # a number, and these fields
             made["ticket"] = kd.Barrier(num_arrivals=t.consumers + 1)
         if self.shared is not None:
-            made |= self.shared.scratch(t.consumers, self.v_dim)
+            made |= self.shared.scratch(t.consumers, self.columns)
         if self.apart:
             made["out_smem"] = swizzled(p.dtype, t.consumers, ROWS, self.v_dim)
         if p.ragged or p.cache:
