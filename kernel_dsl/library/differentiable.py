@@ -35,18 +35,17 @@ class _Functions(dict[str, Callable[..., Any]]):
     """Functions by name. The first use of one imports its module."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        module, word = _INNER.get(name, (None, name))
-        room = import_module(f"{__package__}.{module}" if module else f"{__package__}")
-        found = self[name] = attrgetter(word)(room)
+        module, word = _INNER.get(name, ("", name))
+        found = self[name] = attrgetter(word)(import_module(f"{__package__}{module}"))
         return found
 
 
 # functions of the library that rules call, by their public names
 FUNCTIONS = _Functions()
 _INNER = {  # and those that have none: their modules, and their names there
-    "gated_with_sums": ("products.matmul", "matmul.with_sums"),
-    "linear_cross_entropy_combine_backward": ("losses.linear_cross_entropy", "combine_backward"),
-    "linear_cross_entropy_partials_backward": ("losses.linear_cross_entropy", "partials_backward"),
+    "gated_with_sums": (".products.matmul", "matmul.with_sums"),
+    "linear_cross_entropy_combine_backward": (".losses.linear_cross_entropy", "combine_backward"),
+    "linear_cross_entropy_partials_backward": (".losses.linear_cross_entropy", "partials_backward"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,12 @@ def test_a_line_that_is_no_choice_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     r = asked(64, 64, 64)
     line(tuned_choices.MATMUL, tuned_matmul.key_of(r), "RouteChoice(kernel='fast')")
     assert tuned_matmul.tuned_route(r, DEFAULT) is None
+
+
+def test_files_name_public_functions() -> None:
+    """Files of results outlive the places of modules."""
+    assert resolve_name(tuned_choices.MATMUL) is kd.library.matmul
+    assert resolve_name(tuned_choices.ATTENTION) is kd.library.attention
 
 
 def test_nothing_is_asked_where_nothing_was_tuned(monkeypatch: pytest.MonkeyPatch) -> None:

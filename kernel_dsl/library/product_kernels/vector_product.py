@@ -109,24 +109,14 @@ class VectorConfig:
         v = self.vector
         if self.apart:
             regs = _factors((1, v, 1), (1, self.runs, self.apart * v))
-            return kd.Layout(2, regs, self._turns(1, v, 0), ((0, self.beside), (0, 2 * self.beside)))
+            return kd.Layout(2, regs, _lanes(self.apart, 1, v, 0, 1), ((0, self.beside), (0, 2 * self.beside)))
         if self.along_k:
             lanes = tuple((1, v << i) for i in range(5))
             regs = _factors((1, v, 1), (0, self.rows, 1), (1, self.runs, LANES * v))
             return kd.Layout(2, regs, lanes, ((1, WARP * v), (1, 2 * WARP * v)))
         deep, share = self.deep, self.share
         regs = _factors((0, v, 1), (0, self.runs, self.beside * v), (1, deep, 1))
-        return kd.Layout(2, regs, self._lanes(0, v, 1, deep), ((1, share * deep), (1, 2 * share * deep)))
-
-    def _lanes(self, near: int, step: int, far: int, part: int) -> tuple[tuple[int, int], ...]:
-        """Bits of a lane's number: its row along axis `near`, in steps of `step`, then its part along axis `far`."""
-        own = self.beside.bit_length() - 1
-        return (*((near, step << i) for i in range(own)), *((far, part << i) for i in range(5 - own)))
-
-    def _turns(self, near: int, step: int, far: int) -> tuple[tuple[int, int], ...]:
-        """Bits of a lane's number: its part of a row along axis `near`, in steps of `step`, then its row along axis `far`."""
-        shared = self.apart.bit_length() - 1
-        return (*((near, step << i) for i in range(shared)), *((far, 1 << i) for i in range(5 - shared)))
+        return kd.Layout(2, regs, _lanes(self.beside, 0, v, 1, deep), ((1, share * deep), (1, 2 * share * deep)))
 
     @property
     def vectors(self) -> Any:
@@ -139,12 +129,14 @@ class VectorConfig:
         """The layout of sums, (count, rows, those that lanes or warps have of a row)."""
         v, counts = self.vector, (0, self.count, 1)
         if self.apart:
-            return kd.Layout(3, _factors(counts), self._turns(2, 1, 1), ((1, self.beside), (1, 2 * self.beside)))
+            return kd.Layout(
+                3, _factors(counts), _lanes(self.apart, 2, 1, 1, 1), ((1, self.beside), (1, 2 * self.beside))
+            )
         if self.along_k:
             lanes, warps = tuple((2, 1 << i) for i in range(5)), ((2, WARP), (2, 2 * WARP))
             return kd.Layout(3, _factors(counts, (1, self.rows, 1)), lanes, warps)
         regs = _factors(counts, (1, v, 1), (1, self.runs, self.beside * v))
-        return kd.Layout(3, regs, self._lanes(1, v, 2, 1), ((2, self.share), (2, 2 * self.share)))
+        return kd.Layout(3, regs, _lanes(self.beside, 1, v, 2, 1), ((2, self.share), (2, 2 * self.share)))
 
     def slices(self, x: Any) -> list[Any]:
         """The numbers of a step, (n, tile_k), as several (n, those that lanes or warps have of a row at a time)."""
@@ -162,6 +154,12 @@ def _factors(*given: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
 def _power(n: int) -> int:
     """The greatest power of two up to n."""
     return 1 << n.bit_length() - 1
+
+
+def _lanes(count: int, near: int, step: int, far: int, part: int) -> tuple[tuple[int, int], ...]:
+    """Bits of a lane's number: `count` lanes along axis `near` by `step`, the others along axis `far` by `part`."""
+    own = count.bit_length() - 1
+    return (*((near, step << i) for i in range(own)), *((far, part << i) for i in range(5 - own)))
 
 
 def vector_options(p: Problem, along_k: bool, vector: int) -> list[VectorConfig]:

@@ -186,6 +186,11 @@ def _waited_bytes(p: Problem, t: TileConfig) -> float:
     return made
 
 
+def _vector_blocks(held: float) -> int:
+    """The blocks of `vector_kernel` that a multiprocessor has at once, if a lane holds so many registers of numbers."""
+    return max(min(int(REGISTERS / (VECTOR_REGISTERS + held)), MOST_BLOCKS), 1)
+
+
 def _apart_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     """An estimate for `vector_kernel` where lanes of a warp have rows along K of their own."""
     latency, load, product, sum_step, start = APART_CLOCKS
@@ -195,7 +200,7 @@ def _apart_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     loads = t.deep / t.vector + t.count * t.deep / (1 if across else t.vector)
     issue = load * loads + product * t.count * t.deep + sum_step * t.count * (t.apart.bit_length() - 1)
     held = t.deep * item.itemsize / 4 + t.count * t.deep * (other.itemsize / 4 + 1) + t.count
-    at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + held)), MOST_BLOCKS), 1)
+    at_once = _vector_blocks(held)
     alone = max(tiles / (blocks * at_once), 1.0) * (steps * latency + start)
     together = max(tiles / blocks, 1.0) * steps * issue
     made = max(alone, together) + APART_SHOWS * min(alone, together)
@@ -214,7 +219,7 @@ def vector_clocks(p: Problem, t: VectorConfig, blocks: int) -> float:
     adding = VECTOR_SUM * t.count * t.rows / lanes
     # this step's numbers of the matrix and the next one's, those of the vectors as they are and widened, sums
     held = numbers / LANES * item / 2 + t.count * t.deep * (item / 4 + 1) + t.count * t.rows / lanes
-    at_once = max(min(int(REGISTERS / (VECTOR_REGISTERS + 1.1 * held)), MOST_BLOCKS), 1)
+    at_once = _vector_blocks(1.1 * held)
     bytes_, copies, latency, start = (x[t.along_k] for x in (VECTOR_BYTES, VECTOR_PIECES, VECTOR_LATENCY, VECTOR_START))
     step = max(numbers * item / bytes_, pieces / copies, latency)
     # a block starts where another ends, before the others of its wave do
